@@ -104,7 +104,12 @@ def main(words: list[str], overrides: list[str]) -> None:
 
     saved_report.rewrite_page(FLAGS.workdir, kind_of(config, kinds).panels)
   else:
-    kind_of(config, kinds).predict(config, FLAGS.workdir, extensions)
+    from genrec_jax.runtime import build
+
+    more = {}  # kinds of tasks from outside may know no mesh
+    if make_runtime := build.plan_eval_runtime(config, extensions):
+      more['make_runtime'] = make_runtime
+    kind_of(config, kinds).predict(config, FLAGS.workdir, extensions, **more)
 
 
 def _saved_config() -> pathlib.Path:

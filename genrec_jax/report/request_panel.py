@@ -51,6 +51,7 @@ def explain_requests(config, workdir, experiment) -> list[dict]:
     config,
     choose_checkpoint(config),
     experiment.extensions,
+    lambda task: experiment.runtime,
   )
   rng = np.random.default_rng(config.seed)
   count = min(max(DRAWN, config.report.users), len(usable))

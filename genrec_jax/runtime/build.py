@@ -5,11 +5,35 @@ same interface (`contracts.Runtime`) and do not know which. `MeshRuntime` runs
 the same functions as `SingleDeviceRuntime`, inside one `jax.shard_map`.
 """
 
+from collections.abc import Callable
+
+import optax
+
 from genrec_jax.config import ConfigError
-from genrec_jax.contracts import Extensions
+from genrec_jax.contracts import Extensions, Task
 from genrec_jax.parallel import job
 from genrec_jax.runtime.mesh import MeshRuntime
 from genrec_jax.runtime.single_device import SingleDeviceRuntime
+
+
+def plan_eval_runtime(
+  config, extensions: Extensions | None = None
+) -> Callable[[Task], MeshRuntime] | None:
+  """What makes the runtime of a task that predicts on a mesh.
+
+  Args:
+    config: of the experiment; `parallel` says where.
+    extensions: what is used from outside the library.
+
+  Returns:
+    A function of the task; None where `parallel` means one device.
+  """
+  p = config.parallel
+  if p.replicas * p.hosts * p.devices == 1:
+    return None
+  # Nothing is trained, so that there is no optimizer whose state could matter.
+  tx = optax.identity()
+  return lambda task: MeshRuntime(config, task, tx, extensions)
 
 
 def build_runtime(config, task, tx, extensions: Extensions | None = None):

@@ -8,12 +8,12 @@ import contextlib
 import logging
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from genrec_jax import interruption
-from genrec_jax.contracts import Extensions
+from genrec_jax.contracts import EvalRuntime, Extensions, Task
 from genrec_jax.data import datasets, scratch
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.features import PAD
@@ -25,7 +25,10 @@ LOG = logging.getLogger('genrec_jax')
 
 
 def write_predictions(
-  config, workdir: str | os.PathLike, extensions: Extensions | None = None
+  config,
+  workdir: str | os.PathLike,
+  extensions: Extensions | None = None,
+  make_runtime: Callable[[Task], EvalRuntime] | None = None,
 ) -> dict:
   """Writes the top-k items of `config.predict.input` (see docs/serving.md).
 
@@ -33,6 +36,7 @@ def write_predictions(
     config: the config of the run, its `predict` section filled in.
     workdir: of a trained run; nothing in it changes but `predictions.csv`.
     extensions: what is used from outside the library.
+    make_runtime: of a task; where its weights shall lie. None is one device.
 
   Returns:
     {'output', 'users', 'rows', 'unknown_events', 'unknown_items',
@@ -40,7 +44,9 @@ def write_predictions(
   """
   workdir, predict = pathlib.Path(workdir), config.predict
   source, output = prediction_paths.settle_paths(config, workdir)
-  predictor = Predictor.load(workdir, config, predict.checkpoint, extensions)
+  predictor = Predictor.load(
+    workdir, config, predict.checkpoint, extensions, make_runtime
+  )
   left_out = inputs.SkippedEvents()
   with contextlib.ExitStack() as stack:
     if predict.input:

@@ -4,7 +4,7 @@ import functools
 import logging
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax.config import request_models
-from genrec_jax.contracts import Extensions, weights_of
+from genrec_jax.contracts import EvalRuntime, Extensions, Task, weights_of
 from genrec_jax.data import fields, pipeline
 from genrec_jax.data.quoting import escape, list_names, quote
 from genrec_jax.data.ranking import annotations, raw
@@ -27,6 +27,7 @@ from genrec_jax.data.requests.requests import (
 )
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.features import ACTION, CANDIDATES, WATCH_TIME, Features
+from genrec_jax.parallel import collectives
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.tasks.request_ranking import RequestRanking
 
@@ -59,6 +60,7 @@ class RequestScorer:
     encoding: request_files.RequestEncoding,
     config,
     extensions: Extensions | None = None,
+    runtime: EvalRuntime | None = None,
   ):
     """Puts the pieces together; `load` is the usual way."""
     self.spec, self.labels, self.step = task.spec, task.labels, weights.step
@@ -70,7 +72,7 @@ class RequestScorer:
       max_history=task.max_history, max_candidates=task.max_candidates
     )
     self._weights = weights_of(weights)
-    self._runtime = SingleDeviceEvalRuntime.of(extensions)
+    self._runtime = runtime or SingleDeviceEvalRuntime.of(extensions)
 
   @classmethod
   def load(
@@ -79,6 +81,7 @@ class RequestScorer:
     config=None,
     checkpoint: str = 'best',
     extensions: Extensions | None = None,
+    make_runtime: Callable[[Task], EvalRuntime] | None = None,
   ) -> 'RequestScorer':
     """Loads what a training left in its workdir.
 
@@ -88,6 +91,7 @@ class RequestScorer:
       checkpoint: 'best' (by validation; the latest where there is none) or
         'latest'.
       extensions: what is used from outside the library.
+      make_runtime: of a task; where its weights shall lie. None is one device.
     """
     workdir = pathlib.Path(workdir)
     if config is None:
@@ -98,9 +102,10 @@ class RequestScorer:
       'trains no step twice',
     )
     task = RequestRanking.from_config(config, encoding.spec, extensions)
-    weights = load_weights(workdir, task, checkpoint, extensions)
+    runtime = make_runtime and make_runtime(task)
+    weights = load_weights(workdir, task, checkpoint, extensions, runtime)
     LOG.info('weights of step %d', weights.step)
-    return cls(task, weights, encoding, config, extensions)
+    return cls(task, weights, encoding, config, extensions, runtime)
 
   def score(
     self,
@@ -203,7 +208,9 @@ class RequestScorer:
       batch_size: examples at a time; None is `eval.batch_size`.
       room: (events, candidates) of a batch; None asks `find_room`.
     """
+    shards = self._runtime.eval_shards
     size = batch_size or self._batch_size
+    size += -size % shards
     if self._oldest:
       most = self._limits['max_history']
       requests = keep_oldest(dataset.events, requests, most)
@@ -212,11 +219,15 @@ class RequestScorer:
       requests,
       batch_size=size,
       capacity=room or self.find_room(dataset, requests, size),
+      shards=shards,
+      own=self._runtime.local_eval_shards,
       **self._limits,
     )
     for batch in made:
-      scores = np.asarray(self._jitted_scorer(self._weights, batch))
-      scores = scores[: int(batch.jagged[CANDIDATES].lengths.sum())]
+      batch = self._runtime.put_on_devices(batch)
+      answer = self._compiled_scorer(self._weights, batch)
+      scores, is_candidate = jax.device_get(answer)
+      scores = scores[is_candidate]
       if not np.all(np.isfinite(scores)):
         raise FloatingPointError('the model scores some candidates NaN')
       yield scores
@@ -227,9 +238,9 @@ class RequestScorer:
     requests: Requests,
     batch_size: int | None = None,
   ) -> tuple[int, int]:
-    """Events and candidates of a batch, from a ladder of few sizes."""
-    size = batch_size or self._batch_size
-    room = batches.choose_room(dataset, requests, size, **self._limits)
+    """Events and candidates of a shard, from a ladder of few sizes."""
+    share = -(-(batch_size or self._batch_size) // self._runtime.eval_shards)
+    room = batches.choose_room(dataset, requests, share, **self._limits)
     return tuple(map(pipeline.capacity_for, room))
 
   def find_context(
@@ -320,16 +331,18 @@ class RequestScorer:
     return bits
 
   @functools.cached_property
-  def _jitted_scorer(self):
+  def _compiled_scorer(self):
     is_binary = jnp.array([x.kind == 'binary' for x in self.spec.labels])
 
     def score_batch(weights, batch):
       reads = self._task.reads_for('predict', batch)
       params, rows = self._runtime.read_rows(self._task, weights, reads)
       outputs = self._task.predict(params, rows, batch)
-      return jnp.where(is_binary[None], jax.nn.sigmoid(outputs), outputs)
+      scores = jnp.where(is_binary[None], jax.nn.sigmoid(outputs), outputs)
+      used = jnp.sum(batch.jagged[CANDIDATES].lengths)
+      return collectives.gather((scores, jnp.arange(len(scores)) < used))
 
-    return jax.jit(score_batch)
+    return self._runtime.jit(score_batch, ('split',), 'alike')
 
 
 def _read_table(table: Table, names: Sequence[str], what: str) -> raw.RawChunk:

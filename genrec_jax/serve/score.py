@@ -8,9 +8,10 @@ import contextlib
 import logging
 import os
 import pathlib
+from collections.abc import Callable
 
 from genrec_jax import interruption
-from genrec_jax.contracts import Extensions
+from genrec_jax.contracts import EvalRuntime, Extensions, Task
 from genrec_jax.data.quoting import list_names
 from genrec_jax.data.ranking import (
   batches,
@@ -32,7 +33,10 @@ LOG = logging.getLogger('genrec_jax')
 
 
 def write_scores(
-  config, workdir: str | os.PathLike, extensions: Extensions | None = None
+  config,
+  workdir: str | os.PathLike,
+  extensions: Extensions | None = None,
+  make_runtime: Callable[[Task], EvalRuntime] | None = None,
 ) -> dict:
   """Scores `config.predict.input`, or the test split where it is ''.
 
@@ -40,6 +44,7 @@ def write_scores(
     config: the config of the run, its `predict` section filled in.
     workdir: of a trained run; nothing in it changes but `predictions.csv`.
     extensions: what is used from outside the library.
+    make_runtime: of a task; where its weights shall lie. None is one device.
 
   Returns:
     {'output', 'rows', 'values'}: the path, how many examples there are, and
@@ -47,7 +52,9 @@ def write_scores(
   """
   workdir, predict = pathlib.Path(workdir), config.predict
   source, output = prediction_paths.settle_paths(config, workdir)
-  scorer = Scorer.load(workdir, config, predict.checkpoint, extensions)
+  scorer = Scorer.load(
+    workdir, config, predict.checkpoint, extensions, make_runtime
+  )
   tally = value_tally.Tally(scorer.encoder)
   reserved = {'row', *prediction_files.name_scores(scorer.labels)}
   kept = kept_columns.KeptColumns(predict.keep, config.data, reserved)
@@ -63,9 +70,8 @@ def write_scores(
     total = len(split)
     kept.choose(*raw_rows.list_columns('test'))
     chunks = kept.watch(raw_rows.read_split('test', kept.names, LOG.info))
-    size = config.eval.batch_size
     score_batches = scorer.score_batches(
-      batches.eval_batches(split, batch_size=size, weighted=False)
+      batches.eval_batches(split, weighted=False, **scorer.batching)
     )
   done = 0
   with contextlib.ExitStack() as stack:

@@ -8,13 +8,13 @@ import contextlib
 import logging
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from genrec_jax import interruption
 from genrec_jax.config import request_models
-from genrec_jax.contracts import Extensions
+from genrec_jax.contracts import EvalRuntime, Extensions, Task
 from genrec_jax.data.requests import prepared, request_files
 from genrec_jax.data.requests.requests import RequestDataset
 from genrec_jax.progress import Progress
@@ -35,7 +35,10 @@ _COUNTED = (
 
 
 def write_request_scores(
-  config, workdir: str | os.PathLike, extensions: Extensions | None = None
+  config,
+  workdir: str | os.PathLike,
+  extensions: Extensions | None = None,
+  make_runtime: Callable[[Task], EvalRuntime] | None = None,
 ) -> dict:
   """Scores `config.predict.input`, or the test split where it is ''.
 
@@ -43,6 +46,7 @@ def write_request_scores(
     config: the config of the run, its `predict` section filled in.
     workdir: of a trained run; nothing in it changes but `predictions.csv`.
     extensions: what is used from outside the library.
+    make_runtime: of a task; where its weights shall lie. None is one device.
 
   Returns:
     {'output', 'rows', 'requests'}, and how many candidates a file has of
@@ -52,7 +56,9 @@ def write_request_scores(
   """
   workdir, predict = pathlib.Path(workdir), config.predict
   source, output = prediction_paths.settle_paths(config, workdir)
-  scorer = RequestScorer.load(workdir, config, predict.checkpoint, extensions)
+  scorer = RequestScorer.load(
+    workdir, config, predict.checkpoint, extensions, make_runtime
+  )
   dataset = _load_data(config, workdir, extensions)
   file = None
   if source:

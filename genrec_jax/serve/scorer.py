@@ -4,7 +4,7 @@ import functools
 import logging
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,12 +12,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
-from genrec_jax.contracts import Extensions, weights_of
+from genrec_jax.contracts import EvalRuntime, Extensions, Task, weights_of
 from genrec_jax.data.ranking import collation, raw
 from genrec_jax.data.ranking.encoder import Encoder
 from genrec_jax.data.ranking.saved_encoder import load_encoder
 from genrec_jax.data.ranking.value_shares import FeatureCounts
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
+from genrec_jax.parallel import collectives
 from genrec_jax.serve.input_watch import InputWatch
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.tasks.ranking import Ranking
@@ -36,18 +37,31 @@ class Scorer:
       other columns of them are not read.
     labels: name of each label.
     step: training step of the weights.
+    batching: `batch_size`, `shards` and `own` of the batches that are scored.
   """
 
   def __init__(
-    self, task, weights: Weights, encoder: Encoder, config, extensions=None
+    self,
+    task,
+    weights: Weights,
+    encoder: Encoder,
+    config,
+    extensions=None,
+    runtime: EvalRuntime | None = None,
   ):
     """Puts the pieces together; `load` is the usual way."""
     self.encoder, self.labels = encoder.features_only, task.labels
     self.step = weights.step
     self._correction = encoder.schema.annotations.logit_correction
-    self._task, self._batch_size = task, config.eval.batch_size
-    self._weights = weights_of(weights)
-    self._runtime = SingleDeviceEvalRuntime.of(extensions)
+    self._task, self._weights = task, weights_of(weights)
+    runtime = runtime or SingleDeviceEvalRuntime.of(extensions)
+    size, shards = config.eval.batch_size, runtime.eval_shards
+    self._runtime = runtime
+    self.batching = dict(
+      batch_size=size + -size % shards,
+      shards=shards,
+      own=runtime.local_eval_shards,
+    )
     self._watch = InputWatch(encoder)
 
   @classmethod
@@ -57,6 +71,7 @@ class Scorer:
     config=None,
     checkpoint: str = 'best',
     extensions: Extensions | None = None,
+    make_runtime: Callable[[Task], EvalRuntime] | None = None,
   ) -> 'Scorer':
     """Loads what a training left in its workdir.
 
@@ -66,6 +81,7 @@ class Scorer:
       checkpoint: 'best' (by validation; the latest where there is none) or
         'latest'.
       extensions: what is used from outside the library.
+      make_runtime: of a task; where its weights shall lie. None is one device.
     """
     workdir = pathlib.Path(workdir)
     if config is None:
@@ -74,9 +90,10 @@ class Scorer:
     task = Ranking.from_config(
       config, encoder.features, encoder.schema.labels, extensions
     )
-    weights = load_weights(workdir, task, checkpoint, extensions)
+    runtime = make_runtime and make_runtime(task)
+    weights = load_weights(workdir, task, checkpoint, extensions, runtime)
     LOG.info('weights of step %d', weights.step)
-    return cls(task, weights, encoder, config, extensions)
+    return cls(task, weights, encoder, config, extensions, runtime)
 
   def score(self, rows: Sequence[Mapping] | Mapping[str, Any]) -> np.ndarray:
     """Probability of each label, `[N, L]` float32.
@@ -108,28 +125,30 @@ class Scorer:
       collation.raw_batches(
         self.encoder,
         chunks,
-        batch_size=self._batch_size,
         tally=self._watch if tally is None else tally,
+        **self.batching,
       )
     )
 
   def score_batches(self, batches) -> Iterator[np.ndarray]:
-    """The same of batches of `Examples`, padding left out."""
+    """The same of batches of `Examples`, made as `batching` says."""
     for batch in batches:
-      probabilities = self._jitted_scorer(self._weights, batch)
-      probabilities = np.asarray(probabilities)[batch.weights > 0]
+      batch = self._runtime.put_on_devices(batch)
+      answer = self._compiled_scorer(self._weights, batch)
+      probabilities, is_example = jax.device_get(answer)
+      probabilities = probabilities[is_example]
       if not np.all(np.isfinite(probabilities)):
         raise FloatingPointError('the model scores some examples NaN')
       yield probabilities
 
   @functools.cached_property
-  def _jitted_scorer(self):
+  def _compiled_scorer(self):
     def score_batch(weights, batch):
       reads = self._task.reads_for('predict', batch)
       params, rows = self._runtime.read_rows(self._task, weights, reads)
       logits = self._task.predict(params, rows, batch)
       if self._correction:
         logits += self._correction
-      return jax.nn.sigmoid(logits)
+      return collectives.gather((jax.nn.sigmoid(logits), batch.weights > 0))
 
-    return jax.jit(score_batch)
+    return self._runtime.jit(score_batch, ('split',), 'alike')

@@ -312,6 +312,7 @@ def test_the_page_shows_the_context_of_a_request(run, dataset, scorer, raw):
   experiment = types.SimpleNamespace(
     data=types.SimpleNamespace(dataset=dataset, splits=dataset.splits),
     extensions=None,
+    runtime=None,
   )
   explained = request_panel.explain_requests(config, workdir, experiment)
   assert explained

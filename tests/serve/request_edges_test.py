@@ -106,9 +106,10 @@ def test_a_hundred_thousand_candidates(scorer, rated):
 def test_scores_that_are_no_numbers_are_refused(scorer, rated, monkeypatch):
   def score_nothing(weights, batch):
     del weights
-    return np.full((len(batch.jagged['candidates']['movie_id']), 1), np.nan)
+    count = len(batch.jagged['candidates']['movie_id'])
+    return np.full((count, 1), np.nan), np.ones(count, bool)
 
-  monkeypatch.setitem(vars(scorer), '_jitted_scorer', score_nothing)
+  monkeypatch.setitem(vars(scorer), '_compiled_scorer', score_nothing)
   with pytest.raises(FloatingPointError, match='NaN'):
     scorer.score(tell(rated[2][11]), CANDIDATES)
 

@@ -161,6 +161,7 @@ def raw_batches(
   *,
   batch_size: int,
   tally=None,
+  **shards,
 ) -> Iterator[features.Examples]:
   """Batches of rows that are encoded as they come, for predictions.
 
@@ -169,6 +170,7 @@ def raw_batches(
     chunks: raw rows, with labels or without them.
     batch_size: B; the last batch is filled up with examples of weight 0.
     tally: a `value_tally.Tally`, or what else has its `add`: counts the values.
+    **shards: `shards` and `own` of `collate_rows`.
 
   Yields:
     `Examples` of NumPy arrays; labels are 0 where there are none.
@@ -186,12 +188,12 @@ def raw_batches(
       rows, done = rows_lib.concatenate_rows(waiting), 0
       while size - done >= batch_size:
         piece = rows.slice_rows(done, done + batch_size)
-        yield collate_rows(piece, names, batch_size=batch_size)
+        yield collate_rows(piece, names, batch_size=batch_size, **shards)
         done += batch_size
       waiting, size = [rows.slice_rows(done, size)], size - done
   if size:
     rows = rows_lib.concatenate_rows(waiting)
-    yield collate_rows(rows, names, batch_size=batch_size)
+    yield collate_rows(rows, names, batch_size=batch_size, **shards)
 
 
 def _add_empty_labels(rows: rows_lib.Rows, names: int) -> rows_lib.Rows:

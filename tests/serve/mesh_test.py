@@ -1,0 +1,166 @@
+"""Evaluations and predictions on a mesh: the same, no table in one place."""
+
+import collections
+import gc
+import pathlib
+
+import jax
+import pytest
+
+from genrec_jax import config as config_lib
+from genrec_jax.checkpoint import workdir as workdir_lib
+from genrec_jax.checkpoint.manager import CheckpointManager
+from genrec_jax.config import rankers
+from genrec_jax.contracts import kind_of
+from genrec_jax.runtime.build import plan_eval_runtime
+from genrec_jax.runtime.state import flatten_state
+from genrec_jax.task_kinds import TASK_KINDS
+from genrec_jax.train import experiment, results
+
+WIDTH, DEVICES, SHARE = 64, 8, 1.2
+
+
+def configure_retrieval():
+  config = config_lib.retrieval()
+  config.model.update(dim=WIDTH, dqk=8, dv=8, blocks=1, max_len=8)
+  config.model.time_bias = False
+  config.data.synthetic.update(records=60, length=10, items=3_000)
+  config.split.name = 'stream'
+  config.loss.negatives = 4
+  config.eval.update(ks=(1, 5), batch_size=16, batch_tokens=128)
+  config.predict.top_k = 7
+  return config
+
+
+def configure_ranking():
+  config = config_lib.ranking()
+  config.model = rankers.dnn()
+  config.model.update(dim=WIDTH, hidden=(8,))
+  config.data.clicks.update(rows=600, fields=3, values=900)
+  config.eval.batch_size = 20  # no multiple of the devices
+  return config
+
+
+def configure_requests():
+  config = config_lib.request_smoke(config_lib.request_ranking())
+  config.model.update(
+    dim=WIDTH, blocks=1, dqk=4, dv=4, token_hidden=8, head_hidden=8
+  )
+  config.data.streaming.update(users=24, items=3_000)
+  config.eval.batch_size = 6
+  return config
+
+
+CONFIGS = {
+  'retrieval': configure_retrieval,
+  'ranking': configure_ranking,
+  'request_ranking': configure_requests,
+}
+MESHES = {
+  'one host, row_wise': dict(hosts=1, devices=8, scheme='row_wise'),
+  'two hosts, row_wise': dict(hosts=2, devices=4, scheme='row_wise'),
+}
+
+
+def spread(config, **parallel):
+  config = config.copy_and_resolve_references()
+  config.parallel.update(parallel)
+  return config
+
+
+@pytest.fixture(scope='module', params=CONFIGS)
+def run(request, tmp_path_factory):
+  """(config, workdir): weights of eight devices, before the first step."""
+  root = tmp_path_factory.mktemp(request.param)
+  config = CONFIGS[request.param]()
+  config.optimizer.rows.name = 'row_adagrad'
+  config.train.batch_size, config.seed = 16, 3
+  config.report.users = 0
+  config = config.lock()
+  trained = spread(config, **MESHES['one host, row_wise'])
+  workdir = root / 'run'
+  workdir_lib.claim_workdir(workdir, trained.lock())
+  found = experiment.build_experiment(
+    trained, workdir, TASK_KINDS, log=lambda *_: None
+  )
+  found.data.save_for_predicting(workdir)
+  with CheckpointManager(workdir / 'checkpoints', log=lambda *_: None) as saved:
+    host = {
+      'plan': found.runtime.plan.to_json(),
+      'data': found.fingerprint(),
+    }
+    saved.save(1, flatten_state(found.runtime.fresh_state()), host=host)
+  return config, workdir
+
+
+def evaluate(config, workdir):
+  return results.evaluate_run(config, workdir, TASK_KINDS)
+
+
+def predict(config, workdir, name) -> list[str]:
+  config = config.copy_and_resolve_references()
+  config.predict.output = str(pathlib.Path(workdir).parent / name)
+  kind_of(config, TASK_KINDS).predict(
+    config, workdir, None, make_runtime=plan_eval_runtime(config)
+  )
+  return pathlib.Path(config.predict.output).read_text().splitlines()
+
+
+class LargestShare:
+  """The most bytes of arrays that one device has held, beyond those before.
+
+  Arrays are looked at whenever a program is called on weights.
+  """
+
+  def __init__(self, monkeypatch):
+    gc.collect()  # what an earlier use has left
+    self._before = self._count()
+    self.largest, self.total = 0, 0
+    real = jax.device_get
+
+    def watch(x):
+      self.look()
+      return real(x)
+
+    monkeypatch.setattr(jax, 'device_get', watch)
+
+  def look(self):
+    held = self._count()
+    own = {d: n - self._before[d] for d, n in held.items()}
+    self.largest = max(self.largest, *own.values(), 0)
+    self.total = max(self.total, sum(own.values()))
+
+  def _count(self):
+    held = collections.Counter()
+    for array in jax.live_arrays():
+      for shard in array.addressable_shards:
+        held[shard.device] += shard.data.nbytes
+    return held
+
+
+def test_evaluation(run, monkeypatch):
+  config, workdir = run
+  one = evaluate(config, workdir)['metrics']
+  for mesh in MESHES.values():
+    held = LargestShare(monkeypatch)
+    many = evaluate(spread(config, **mesh), workdir)['metrics']
+    for split, metrics in one.items():
+      for name, value in metrics.items():
+        assert many[split][name] == pytest.approx(value, rel=1e-5), name
+    assert held.total > 2_000 * WIDTH * 4
+    assert held.largest <= SHARE * held.total / DEVICES
+
+
+def test_predictions(run, monkeypatch):
+  config, workdir = run
+  one = predict(config, workdir, 'one.csv')
+  assert len(one) > 20
+  for number, mesh in enumerate(MESHES.values()):
+    held = LargestShare(monkeypatch)
+    many = predict(spread(config, **mesh), workdir, f'{number}.csv')
+    assert len(many) == len(one) and many[0] == one[0]
+    for line, other in zip(one[1:], many[1:], strict=True):
+      for value, another in zip(line.split(','), other.split(','), strict=True):
+        if value != another:  # a score, rounded elsewhere
+          assert float(another) == pytest.approx(float(value), rel=1e-5)
+    assert held.largest <= SHARE * held.total / DEVICES
