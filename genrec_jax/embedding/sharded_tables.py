@@ -323,11 +323,12 @@ class ShardedTables:
       arrays[name], slots[name], dirty_rows[name], square = moved
     # Rows of a stack are on one device of a group; whole tables are the same on
     # all and counted once.
-    square = whole + lax.psum(square, mesh_lib.AXES)
+    if self._stacks:
+      whole += lax.psum(square, mesh_lib.AXES)
     arrays, slots = self._sync_replicas(arrays, slots, step)
     dirty_rows = {n: x for n, x in dirty_rows.items() if x is not None}
     dirty_rows = self._mark_means(dirty_rows, step)
-    return lookup.PushResult(arrays, slots, square, dirty_rows)
+    return lookup.PushResult(arrays, slots, whole, dirty_rows)
 
   def _group_gradients(self, routes: ShardedRoutes, of_rows, of_bags, of_near):
     """Stack -> what is pushed to its rows, each row by one of them."""
