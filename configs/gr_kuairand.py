@@ -33,6 +33,4 @@ def get_config(arg=None):
   if config.model.name == 'stu':
     config_lib.quicken_stu(config.model)
     config.model.postprocessor = 'timestamp'
-  else:
-    config.model.history.unmarked = True  # most videos get no action at all
   return config_lib.request_smoke(config) if 'smoke' in variants else config

@@ -30,14 +30,14 @@ def get_config(arg=None):
   config.train.batch_size = 16
   config.train.epochs = 20
   config.train.patience = 3
-  config.optimizer.average = 0.999
-  # With the usual 1e-8, a row moves as far by the small gradients of histories
-  # as by those of candidates.
-  config.optimizer.rows.name, config.optimizer.rows.eps = 'row_adagrad', 1e-3
+  config_lib.quicken_optimizer(config.optimizer)
   for name in variants & {'stu', *POOLED}:
     config_lib.set_model(config, name)
   if 'interleaved' in variants:
     config.model.layout = 'interleaved'
   if config.model.name == 'stu':
     config_lib.quicken_stu(config.model)
+  # What is known of a user counts from the first request on.
+  reader = config.model if config.model.name == 'stu' else config.model.history
+  reader.min_context_events = 0
   return config_lib.request_smoke(config) if 'smoke' in variants else config

@@ -11,7 +11,10 @@ from typing import TypeVar
 # `text.TextBlock`, which servers that import this module have no use for.
 Block = TypeVar('Block')
 MARKS = ('.', ',')
-_REMEDY = '; --config.data.decimal=, reads its comma as a decimal point'
+_REMEDY = (
+  '; --config.data.decimal=, reads its comma as a decimal point (of a log of '
+  'requests, data.log.decimal)'
+)
 _BETWEEN_DIGITS = re.compile('(?<=[0-9]),(?=[0-9])')
 _NUMBER = re.compile('[+-]?[0-9]+,[0-9]+(?:[eE][+-]?[0-9]+)?')
 _CELL_END = '\0'  # no text that is read holds it

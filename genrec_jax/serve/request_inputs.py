@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import logging
 import pathlib
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -39,7 +40,7 @@ _LONGEST_AGE = np.iinfo(np.int32).max
 # What predict.columns has, unless somebody sets it.
 _USER, _ITEM = 'user', 'item'
 # Columns that may say when is asked; those of the data sets among them.
-_LIKE_TIMES = ('time', 'timestamp', 'time_ms', 'datetime', 'date')
+_LIKE_TIMES = re.compile(r'(?:^|_)(?:ts|times?|timestamp|datetime|date)(?:_|$)')
 _STEP = 'step'  # what predictions for a stream have in place of a time
 
 
@@ -235,9 +236,18 @@ class CandidateFile:
     asked = None
     if time is not None:
       asked = time[first]
+      item = self.dataset.spec.items[0].name
+      last = [*first[1:], len(chunk)]
       for i, (u, moment) in enumerate(zip(user, asked, strict=True)):
         own = events.time[events.offsets[u] : end[i]]
-        end[i] = events.offsets[u] + np.searchsorted(own, moment, 'right')
+        before, until = (
+          events.offsets[u] + np.searchsorted(own, moment, side)
+          for side in ('left', 'right')
+        )
+        # What happened at that very time may be the candidates themselves.
+        candidates = rows[item][first[i] : last[i]]
+        is_own = np.isin(events.items[item][before:until], candidates).any()
+        end[i] = before if is_own else until
     elif timed:
       has_any = end > events.offsets[user]
       asked = np.zeros(len(user), np.int64)
@@ -337,8 +347,11 @@ def _warn_of_times(
 ) -> None:
   """Says that a column is not read that histories could end by."""
   timed = dataset.events.time is not None
-  telling = _LIKE_TIMES if timed else (*_LIKE_TIMES, _STEP)
-  found = [name for name in names if name.casefold() in telling]
+  found = [
+    name
+    for name in names
+    if _LIKE_TIMES.search(name.casefold()) or (name == _STEP and not timed)
+  ]
   if not found:
     return
   remedy = (

@@ -35,6 +35,7 @@ LOG = logging.getLogger('genrec_jax')
 TIME = 'time'  # column of a history
 _LONGEST_AGE = np.iinfo(np.int32).max
 Table = Mapping[str, Sequence] | Sequence[Mapping]
+_LATEST = 100_000_000_000  # seconds: beyond the year 5000 units are mixed up
 
 
 class RequestScorer:
@@ -402,6 +403,12 @@ def _read_times(chunk: raw.RawChunk) -> np.ndarray:
       'time; give seconds since 1970 or an ISO date'
     )
   seconds = times.seconds
+  if len(seconds) and seconds.max() > _LATEST:
+    at = int(np.argmax(seconds))
+    raise ValueError(
+      f'history, {chunk.where(at)}: {seconds[at]:,} seconds after 1970 is '
+      'thousands of years from now; if it is in milliseconds, give seconds'
+    )
   early = np.flatnonzero(np.diff(seconds) < 0)
   if len(early):
     raise ValueError(

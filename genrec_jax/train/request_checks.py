@@ -3,6 +3,7 @@
 import numpy as np
 
 from genrec_jax.config import ConfigError
+from genrec_jax.data.requests.datasets import SECTIONS
 from genrec_jax.data.requests.kuairand import PLAY_TIME
 from genrec_jax.data.requests.movielens import LIKED, RATING
 from genrec_jax.data.requests.streaming import LABEL
@@ -60,10 +61,13 @@ def _check_stream(config) -> None:
     raise ConfigError(
       f'{why} needs steps, and movielens has none: set data.order=shuffled'
     )
-  if data.name != 'streaming' and not data[data.name].step_s:
+  section = SECTIONS.get(data.name, data.name)
+  # A data set from outside has no section; what it lacks is seen in its data.
+  steps = data.get(section, {}).get('step_s', 1)
+  if data.name != 'streaming' and not steps:
     raise ConfigError(
-      f'{why} needs steps, and data.{data.name}.step_s is 0: set the seconds '
-      'of a step'
+      f'{why} needs steps, and data.{section}.step_s is 0: set the seconds of '
+      'a step'
     )
   if not train.steps and train.epochs != 1:
     raise ConfigError(

@@ -94,6 +94,49 @@ class RequestData:
 
   def _list_warnings(self) -> list[str]:
     """What of the evaluations that are asked for cannot be, and the remedy."""
+    return [
+      *self._warn_of_labels(),
+      *self._warn_of_context(),
+      *self._find_test(),
+    ]
+
+  def _warn_of_labels(self) -> list[str]:
+    """Labels of which there is nothing to learn."""
+    train, found = self.dataset.splits['train'], []
+    for label in self.dataset.spec.labels:
+      values = train.labels[label.name]
+      if label.kind != 'binary' or not len(values) or np.ptp(values):
+        continue
+      some = 'all candidates' if values[0] else 'no candidate'
+      found.append(
+        f'{some} of training {"have" if values[0] else "has"} the label '
+        f'{label.name!r}, and nothing can be learned of it; look at what the '
+        'data call it'
+      )
+    if train.weight is not None and not train.weight.any():
+      found.append('all candidates of training have the weight 0')
+    return found
+
+  def _warn_of_context(self) -> list[str]:
+    """How often the context of a request does not count."""
+    model, train = self.config.model, self.splits['train']
+    reader = model if model.name == 'stu' else model.history
+    if not self.dataset.spec.context:
+      return []
+    events = train.end - self.dataset.events.offsets[train.user]
+    events = np.minimum(events, self.config.data.max_history)
+    share = np.mean(events < reader.min_context_events) if len(events) else 0
+    if share < 0.5:
+      return []
+    key = 'model' if model.name == 'stu' else 'model.history'
+    return [
+      f'{share:.0%} of the requests of training have fewer events than '
+      f'{key}.min_context_events={reader.min_context_events}, and nothing is '
+      'learned from their context; lower it if that is not meant'
+    ]
+
+  def _find_test(self) -> list[str]:
+    """Why there is no test split, where one is asked for."""
     if 'test' in self.dataset.splits or 'test' not in self.config.eval.splits:
       return []
     stream = self.config.data.streaming

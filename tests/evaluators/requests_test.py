@@ -1,13 +1,18 @@
 """What the metrics of requests are grouped by, beside pairs counted by hand."""
 
 import collections
+import dataclasses
 import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from genrec_jax.data.requests import batches
+from genrec_jax.embedding import lookup
 from genrec_jax.evaluators.requests import RequestEvaluator
+from tests.conformance.task_cases import batch_of, task_of
 from tests.data.requests.random_requests import make_dataset
 
 LIMITS = dict(max_history=8, max_candidates=4)
@@ -60,3 +65,22 @@ def test_gauc_is_by_user_and_not_by_request():
     values[by] = sum(weight * auc for weight, auc in counted) / total
   assert found['gauc'] == pytest.approx(values['user'], rel=1e-6)
   assert abs(values['user'] - values['request']) > 0.01
+
+
+def test_candidates_of_a_model_have_the_group_of_their_batch():
+  """Which `gauc` groups by: users, and not requests."""
+  task, batch = task_of('requests, stu'), batch_of('requests, stu')
+  batch = dataclasses.replace(batch, group=batch.row * 7 + 3)
+  batch = jax.tree.map(jnp.asarray, batch)
+  key = jax.random.key(0)
+  tables = {
+    name: jnp.ones((spec.rows, spec.dim), jnp.float32)
+    for name, spec in task.tables().items()
+  }
+  views = lookup.view_tables(tables, task.reads_for('predict', batch))
+  scored = task.score(task.init(key), views, batch)
+  lengths = np.asarray(batch.jagged['candidates'].lengths)
+  rows = np.repeat(np.asarray(batch.row), lengths)
+  assert np.all(rows >= 0)
+  np.testing.assert_array_equal(scored.group[: len(rows)], rows * 7 + 3)
+  np.testing.assert_array_equal(scored.request[: len(rows)], rows)

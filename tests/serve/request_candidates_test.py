@@ -64,7 +64,7 @@ def test_a_column_of_times_that_is_not_read_is_told(
 def test_nothing_is_told_where_times_are_read_or_missing(films, tmp_path, said):
   lines = ['user,item,time,step', '11,7,1000000000,3']
   open_file(tmp_path, films, lines, time='time')
-  open_file(tmp_path, films, ['user,item,step,times', '11,7,3,2'])
+  open_file(tmp_path, films, ['user,item,step,timid', '11,7,3,2'])
   assert 'is not read' not in said()
 
 

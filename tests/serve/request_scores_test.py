@@ -126,18 +126,21 @@ def test_a_file_with_times_reads_histories_up_to_them(
   moment = events[17][0]  # and another one between two events
   between = events[4][0] + 1
   asked = [(user, moment, 7), (user, moment, 9), (user, between, 7)]
-  asked += [(other, moment, 9)]
+  asked += [(other, moment, 9), (other, *log[other][9][:2])]  # its own answer
   lines = ['when,who,film', *(f'{t},{u},{film}' for u, t, film in asked)]
   columns = dict(columns__user='who', columns__item='film')
   told, rows = predict(rated, tmp_path, lines, columns__time='when', **columns)
   assert list(rows[0])[:4] == ['request', 'who', 'film', 'when']
-  assert [int(r['request']) for r in rows] == [1, 1, 2, 3]
+  assert [int(r['request']) for r in rows] == [1, 1, 2, 3, 4]
   assert [(int(r['who']), int(r['when'])) for r in rows] == [
     (u, t) for u, t, _ in asked
   ]
-  assert told['requests'] == 3
+  assert told['requests'] == 4
   for row, (u, t, film) in zip(scores_of(rows), asked, strict=True):
     past = [event for event in log[u] if event[0] <= t]
+    asked_for = {f for v, s, f in asked if (v, s) == (u, t)}
+    if any(event[1] in asked_for for event in past if event[0] == t):
+      past = [event for event in past if event[0] < t]  # its own answer
     assert_close(row, score_one(scorer, past, film, u, t))
   # As ISO dates, and without times: then all events count.
   date = str(np.datetime64(moment, 's'))

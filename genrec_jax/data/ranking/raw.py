@@ -207,9 +207,13 @@ def from_columns(data: object, names: Sequence[str]) -> RawChunk:
   known = list(map(str, getattr(data, 'column_names', known)))
   for name in names:
     if name not in known:
+      columns = (
+        f'the columns are {list_names(known)}'
+        if known
+        else ('there are no columns; for no rows at all, give []')
+      )
       raise ValueError(
-        f'no column {name!r}; the columns are {list_names(known)}'
-        + hint_nearest(name, known)
+        f'no column {name!r}; {columns}' + hint_nearest(name, known)
       )
   cells = {name: _list_cells(data[name], name) for name in names}
   sizes = {name: len(values) for name, values in cells.items()}

@@ -277,11 +277,14 @@ def _read_times(chunk: raw.RawChunk, options: LogOptions):
 def _join_moments(columns, files: LogFiles, options: LogOptions) -> np.ndarray:
   """`[N]` int64 nanoseconds since 1970; takes the columns that say it."""
   seconds = columns.pop('seconds')
-  if options.time_unit != 's' and seconds.max() < _EARLIEST:
+  # Of all rows: units may be mixed.
+  if options.time_unit != 's' and seconds.min() < _EARLIEST:
+    every = 'all times are' if seconds.max() < _EARLIEST else 'a time is'
     raise ValueError(
-      f'{files.paths[-1]}: with data.log.time_unit={options.time_unit!r} the '
-      f'latest time is {seconds.max():,} seconds after 1970 began; if times '
-      'are in seconds, set --config.data.log.time_unit=s'
+      f'{files.paths[-1]}: with data.log.time_unit={options.time_unit!r} '
+      f'{every} before 1980, the earliest {seconds.min():,} seconds after 1970 '
+      'began; if times are in seconds, set --config.data.log.time_unit=s, if '
+      'in milliseconds, ms; mend rows of another unit than the others'
     )
   return seconds * _SECOND + columns.pop('fraction')
 

@@ -49,6 +49,12 @@ def load(
   source = cfg.path or cfg.name
   if cfg.name in own_sets:
     dataset, source = own_sets[cfg.name](cfg), cfg.name
+    if not isinstance(dataset, RequestDataset):
+      raise ValueError(
+        f'the data set of requests {cfg.name!r} of Extensions.request_sets is '
+        f'a {type(dataset).__name__}, must be a RequestDataset: its function '
+        'returns one'
+      )
     digest = dataset.fingerprint()
   elif cfg.name in SETS:
     section = datasets.SECTIONS.get(cfg.name, cfg.name)

@@ -104,8 +104,8 @@ def test_a_bad_cell_is_named(tmp_path, name, value, message):
     ({'candidate_if': 'click == no'}, 'no row is a candidate; change data.log'),
     ({'candidate_if': 'click == no', 'event_if': 'click == no'}, 'no row is a '
      'candidate or an event; change'),
-    ({'time_unit': 'us'}, 'with data.log.time_unit=.us. the latest time is 1,7'
-     '00 seconds after 1970 began; if times are in seconds, set'),
+    ({'time_unit': 'us'}, '=.us. all times are before 1980, the earliest '
+     '1,700 seconds after 1970 began; if times are in seconds, set'),
     ({'asked_at': 'noon'}, "asked_at is 'noon', must be one of"),
     ({'duplicates': 'all'}, "duplicates is 'all', must be one of"),
     ({'history': 'all'}, "history is 'all', must be one of"),
