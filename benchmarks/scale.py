@@ -46,6 +46,8 @@ OF_HOST = 4  # chips
 WIDTH = 128
 IDS, PER_BAG = 8_192, 8  # that a device reads
 ROWS, COPIED_ROWS = 100_000_000, 10_000
+# Where a table is on one device or host, so many share the rows and the ids.
+TABLES = {'table_wise': 512, 'table_row_wise': 128}
 COLUMNS = (
   'case', 'temp_mb', 'temp_x', 'sent_mb', 'round_mb', 'gflops', 'touched_mb',
   'trace_core_s', 'compile_core_s',
@@ -137,8 +139,7 @@ def lower(case: Case, devices: int):
   """The step of the tables, for so many chips."""
   hosts = devices // OF_HOST
   rows = COPIED_ROWS if case.scheme == 'data_parallel' else ROWS
-  # Where a table is on one device or host, each has its own.
-  count = {'table_wise': devices, 'table_row_wise': hosts}.get(case.scheme, 1)
+  count = TABLES.get(case.scheme, 1)
   specs = {
     f't{i:03}': TableSpec(
       f't{i:03}', max(1, rows // count), WIDTH, update='row_adagrad'
