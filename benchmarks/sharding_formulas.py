@@ -21,7 +21,7 @@ UNIT = 512  # a row of a TPU's registers: where parts are ragged, it sends these
 
 GROUP, HOST, DEV = ('host', 'dev'), ('host',), ('dev',)
 ALL = ('rep', 'host', 'dev')
-A2A, GATHER, SCATTER = 'all-to-all', 'all-gather', 'reduce-scatter'
+A2A, GATHER = 'all-to-all', 'all-gather'
 REDUCE, RAGGED = 'all-reduce', 'ragged-all-to-all'
 ELEMENT = {'float32': 4, 'float16': 2, 'bfloat16': 2, 'fp8': 1, 'int8': 1}
 BESIDES = {'fp8': 4, 'int8': 8}  # bytes of a row: its scale, its least value

@@ -151,10 +151,10 @@ def visit_in_rounds(
   needed = routed.addresses.shape[0]
   if not _may_divide(exchange, needed, stack.devices, routed.repeats):
     return carry
-  ordered = routed.addresses[routed.order]
 
   def go_on(state):
     round_, carry = state
+    ordered = routed.addresses[routed.order]
     following, _ = _ask_owners(
       exchange,
       stack,

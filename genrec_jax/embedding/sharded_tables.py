@@ -299,11 +299,8 @@ class ShardedTables:
     Returns:
       `lookup.PushResult`; the norm is the same everywhere.
     """
-    arrays, slots, dirty_rows = (
-      dict(arrays),
-      dict(slots),
-      dict(dirty_rows or {}),
-    )
+    arrays, slots = dict(arrays), dict(slots)
+    dirty_rows = dict(dirty_rows or {})
     whole, square = jnp.float32(0), jnp.float32(0)
     for name, merged in self._merge_whole(routes, *grads).items():
       moved = Moved(arrays[name], slots[name], dirty_rows.get(name), whole)

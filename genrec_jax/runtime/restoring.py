@@ -208,7 +208,7 @@ def restore_weights(
   runtime,
   checkpoints: CheckpointManager,
   step: int,
-  saved: ShardingPlan,
+  saved: ShardingPlan | None,
 ) -> dict:
   """What predicts, of a checkpoint, where a runtime on a mesh has it.
 
@@ -218,7 +218,7 @@ def restore_weights(
     runtime: where the weights shall lie.
     checkpoints: where they are.
     step: which.
-    saved: the plan of a checkpoint that has whole arrays.
+    saved: the plan of a checkpoint that has whole arrays; None for one by rows.
 
   Returns:
     Fields of `serve.weights.Weights`, by name; 'averaged' in place of 'params'

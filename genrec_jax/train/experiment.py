@@ -16,7 +16,6 @@ from genrec_jax.contracts import (
   TaskKinds,
   kind_of,
 )
-from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.parallel import job, rules
 from genrec_jax.runtime import optimizer
 from genrec_jax.runtime.build import build_runtime
@@ -73,11 +72,6 @@ class Experiment:
       for split in config.eval.splits
       if split in self.data.splits
     }
-
-  def on_one_device(self) -> 'Experiment':
-    """The same for weights put together, however they were trained."""
-    runtime = SingleDeviceEvalRuntime.of(self.extensions)
-    return dataclasses.replace(self, runtime=runtime)
 
   def parameters(self) -> dict[str, int]:
     """How many weights are trained: of the 'model', and in 'tables'."""

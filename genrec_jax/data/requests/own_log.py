@@ -9,8 +9,7 @@ their order.
 
 Files are read a block of rows at a time. What memory keeps of a row are
 numbers, 4 bytes for each feature, label and action and some 30 beside them, and
-of each distinct id its text. Sorting copies them: with six columns it took some
-200 bytes a row at most.
+of each distinct id its text. Sorting copies them.
 """
 
 import dataclasses
