@@ -11,7 +11,7 @@ import pytest
 
 from genrec_jax.data.requests import batches
 from genrec_jax.embedding import lookup
-from genrec_jax.evaluators.requests import RequestEvaluator
+from genrec_jax.evaluators.requests import CandidateScores, RequestEvaluator
 from tests.conformance.task_cases import batch_of, task_of
 from tests.data.requests.random_requests import make_dataset
 
@@ -84,3 +84,34 @@ def test_candidates_of_a_model_have_the_group_of_their_batch():
   assert np.all(rows >= 0)
   np.testing.assert_array_equal(scored.group[: len(rows)], rows * 7 + 3)
   np.testing.assert_array_equal(scored.request[: len(rows)], rows)
+
+
+def test_each_binary_label_has_the_curve_of_its_own_column():
+  kinds = {'liked': 'binary', 'seconds': 'number', 'shared': 'binary'}
+  task = types.SimpleNamespace(
+    spec=types.SimpleNamespace(
+      labels=[types.SimpleNamespace(kind=kind) for kind in kinds.values()]
+    ),
+    labels=tuple(kinds),
+  )
+  rng = np.random.default_rng(0)
+  labels = (rng.random((400, 3)) < (0.2, 0.5, 0.7)).astype(np.float32)
+  outputs = np.float32([-1.0, 9.0, 2.0]) + rng.normal(size=(400, 3)) / 10
+  weights = rng.uniform(0.5, 2, 400).astype(np.float32)
+  rows = np.zeros(400, np.int32)
+  evaluator = RequestEvaluator(task, None)
+  evaluator.scores = lambda state: CandidateScores(
+    outputs.astype(np.float32), labels, weights, rows, rows
+  )
+  page = evaluator.details(None, types.SimpleNamespace(bins=5), seed=0)
+  assert list(page['labels']) == ['liked', 'shared']
+  for name, column in (('liked', 0), ('shared', 2)):
+    bins = page['labels'][name]['calibration']
+    share = np.array([b['weight'] for b in bins]) / weights.sum()
+    assert share @ [b['rate'] for b in bins] == pytest.approx(
+      np.average(labels[:, column], weights=weights), rel=1e-5
+    )
+    assert share @ [b['prediction'] for b in bins] == pytest.approx(
+      np.average(1 / (1 + np.exp(-outputs[:, column])), weights=weights),
+      rel=1e-5,
+    )
