@@ -15,7 +15,7 @@ would send in one round stands apart.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ SLICES = {
   128: 'v5p:4x4x8',
   256: 'v5p:4x8x8',
   512: 'v5p:8x8x8',
+  1024: 'v5p:8x8x16',
 }
 OF_HOST = 4  # chips
 # Rows are as wide as a register of a TPU: narrower ones are laid out anew, as a
@@ -47,7 +48,7 @@ WIDTH = 128
 IDS, PER_BAG = 8_192, 8  # that a device reads
 ROWS, COPIED_ROWS = 100_000_000, 10_000
 # Where a table is on one device or host, so many share the rows and the ids.
-TABLES = {'table_wise': 512, 'table_row_wise': 128}
+TABLES = {'table_wise': 1024, 'table_row_wise': 256}
 COLUMNS = (
   'case', 'temp_mb', 'temp_x', 'sent_mb', 'round_mb', 'gflops', 'touched_mb',
   'trace_core_s', 'compile_core_s',
@@ -59,7 +60,8 @@ NOTES = (
   'temp_mb: beside the tables, their slots and the ids; temp_x: over that of '
   'the fewest devices.',
   'sent_mb: by the ring or the direct way, outside of loops; round_mb: in one '
-  'further round. touched_mb: bytes accessed, of XLA.',
+  'further round. touched_mb: bytes accessed, of XLA, for which an update of '
+  'some rows reads and writes the whole array, that shrinks with more devices.',
   'Compiled for TPU v5p ahead of time; nothing ran.',
 )
 
@@ -72,19 +74,26 @@ class Case:
     scheme: where rows lie.
     kind: of the exchange.
     pooled: how a pooled read travels, or '' for a plain one.
+    way: the same in words.
   """
 
   scheme: str = 'row_wise'
   kind: str = 'all_to_all'
   pooled: str = ''
+  way: str = ''
 
 
 CASES = {
-  **{f'rows/{kind}': Case(kind=kind) for kind in KINDS},
-  'sums/row_wise': Case(pooled='sums'),
-  'sums/table_row_wise': Case('table_row_wise', pooled='sums'),
-  'sums/table_wise': Case('table_wise', pooled='sums'),
-  'rows/data_parallel': Case('data_parallel'),
+  **{
+    f'rows/{kind}': Case(kind=kind, way=f'rows, exchange {kind}')
+    for kind in KINDS
+  },
+  'sums/row_wise': Case(pooled='sums', way='sums, row_wise'),
+  'sums/table_row_wise': Case(
+    'table_row_wise', pooled='sums', way='sums, table_row_wise'
+  ),
+  'sums/table_wise': Case('table_wise', pooled='sums', way='sums, table_wise'),
+  'rows/data_parallel': Case('data_parallel', way='copied table'),
 }
 
 
@@ -99,12 +108,29 @@ def main(argv: list[str] | None = None) -> None:
     args.cases, args.devices = ['rows/all_to_all'], [8, 16]
   if missing := aot_compile.why_not():
     cli.fail(missing)
-  rows = []
+  rows, means = [], []
   for name in args.cases:
+    points = []
     for row in measure(name, args.devices):
-      rows.append(row)
+      points.append(row)
       print(cli.table([row], COLUMNS), flush=True)
-  cli.finish(args, 'scale', rows, COLUMNS, NOTES)
+    rows += points
+    means.append(summarise(name, points))
+  cli.finish(args, 'scale', [*rows, *means], COLUMNS, NOTES)
+
+
+def summarise(name: str, points: Sequence[dict]) -> dict:
+  """The points of a case as one row, a column for each number of devices."""
+  found = {'case': name, 'kind': 'case', 'way': CASES[name].way}
+  for point in points:
+    for key in ('temp_mb', 'sent_mb'):
+      found[f'{key}@{point["devices"]}'] = point[key]
+  last = points[-1]
+  return found | {
+    'temp_x': last['temp_x'],
+    'most_x': max(p['temp_x'] for p in points),
+    'core_s': max(p['trace_core_s'] + p['compile_core_s'] for p in points),
+  }
 
 
 def measure(name: str, counts: list[int]) -> Iterator[dict]:
@@ -122,6 +148,7 @@ def measure(name: str, counts: list[int]) -> Iterator[dict]:
     least = least or memory.temp_size_in_bytes
     yield {
       'case': f'{name}/{devices}',
+      'kind': 'point',
       'devices': devices,
       'temp_mb': memory.temp_size_in_bytes / 1e6,
       'temp_x': memory.temp_size_in_bytes / least,

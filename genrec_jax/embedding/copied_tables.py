@@ -45,21 +45,28 @@ def sum_gradients(
   merged = lookup.merge_row_gradients(
     [BagGradients(ids, None, grads) for ids, grads in parts], rows
   )
-  table = jnp.zeros((rows, merged.grads.shape[1] + 1))
-  # The last column counts the shards that have read a row.
-  ones = jnp.ones((merged.ids.shape[0], 1))
-  table = table.at[merged.ids].set(
-    jnp.concatenate([merged.grads, ones], axis=1),
-    mode='drop',
-    unique_indices=True,
+  columns, height = merged.grads.shape[1], rows + -rows % shards
+
+  def spread(values):
+    """The table's height of entries, those of `merged` at their rows."""
+    empty = jnp.zeros((height, *values.shape[1:]))
+    at = jnp.where(merged.ids < rows, merged.ids, height)
+    return empty.at[at].set(values, mode='drop', unique_indices=True)
+
+  # Behind the table, how many shards have read each row. As one line: a block
+  # of some rows for each shard would be padded in a TPU's memory.
+  line = jnp.concatenate(
+    [spread(merged.grads).reshape(-1), spread(jnp.ones(merged.ids.shape))]
   )
-  # Not an all-reduce: each row is added up in one place, and all get that sum.
-  table = jnp.pad(table, ((0, -rows % shards), (0, 0)))
-  table = table.reshape(shards, -1, table.shape[-1])
-  table = jnp.sum(lax.all_to_all(table, mesh_lib.AXES, 0, 0), axis=0)
-  table = _gather(table)[:rows]
-  (ids,) = jnp.nonzero(table[:, -1], size=rows, fill_value=rows)
-  grads = table.at[ids, :-1].get(mode='fill', fill_value=0)
+  # Not an all-reduce: each number is added up in one place, and all get that
+  # sum.
+  parts = lax.all_to_all(line.reshape(shards, -1), mesh_lib.AXES, 0, 0)
+  line = _gather(jnp.sum(parts, axis=0))
+  table, readers = jnp.split(line, [height * columns])
+  (ids,) = jnp.nonzero(readers[:rows], size=rows, fill_value=height)
+  table = table.reshape(height, columns)
+  grads = table.at[ids].get(mode='fill', fill_value=0)
+  ids = jnp.minimum(ids, rows)
   return MergedRows(ids.astype(jnp.int32), grads)
 
 
