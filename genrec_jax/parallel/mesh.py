@@ -56,11 +56,23 @@ def make_mesh(
       f'{replicas} replicas x {hosts} hosts x {devices} devices are {size}, '
       f'but there are {len(present)} devices ({jax.default_backend()})'
     )
-  chosen = np.array(_choose_devices(present, size), dtype=object)
+  return arrange(_choose_devices(present, size), replicas, hosts, devices)
+
+
+def arrange(chosen: Sequence, replicas: int, hosts: int, devices: int) -> Mesh:
+  """A mesh of devices in their order, which need not be there.
+
+  Args:
+    chosen: as many devices as the mesh has, such as those of a topology that
+      programs are compiled for.
+    replicas: number of replica groups.
+    hosts: hosts of a replica group.
+    devices: devices of a host.
+  """
   # Auto: the collectives inside `shard_map` are our own, and what is outside is
   # left to the compiler.
   return Mesh(
-    chosen.reshape(replicas, hosts, devices),
+    np.array(chosen, dtype=object).reshape(replicas, hosts, devices),
     AXES,
     axis_types=(AxisType.Auto,) * len(AXES),
   )

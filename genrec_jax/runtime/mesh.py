@@ -53,6 +53,7 @@ class MeshRuntime:
     tx,
     extensions: Extensions | None = None,
     plan: plan_lib.ShardingPlan | None = None,
+    mesh: jax.sharding.Mesh | None = None,
   ):
     """Lays everything out; nothing is allocated yet.
 
@@ -62,13 +63,17 @@ class MeshRuntime:
       tx: optimizer of everything dense.
       extensions: what is used from outside the library.
       plan: where rows lie; None: as the config says.
+      mesh: as `mesh.make_mesh` makes it, of devices that need not be there if
+        steps are only compiled; None: of those of the job, as the config says.
     """
     p = self._parallel = config.parallel
     self.extensions = extensions = extensions or Extensions()
     self.maps, towers = extensions.id_maps, extensions.towers
     stage_lib.check_mesh(extensions.stores)
     self._config, self._task, self._tx = config, task, tx
-    self.mesh = mesh_lib.make_mesh(p.replicas, p.hosts, p.devices or None)
+    self.mesh = mesh or mesh_lib.make_mesh(
+      p.replicas, p.hosts, p.devices or None
+    )
     specs = state_lib.row_specs(task)
     planning.check_parallel(p, mesh_lib.count_shards(self.mesh))
     axes = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
