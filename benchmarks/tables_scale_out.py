@@ -39,7 +39,38 @@ KILLS = (
 )
 POLICIES = 'full', 'one_shot', 'consecutive', 'intermittent'
 
+_DEVICES = (8, 16, 64, 128, 256, 512, 1024)
+
 SCALE_OUT = {
+  'scale': {
+    'files': ('cpu2/scale',),
+    'columns': (
+      ('what travels', 'way', ''),
+      *((f'{n:,} devices', f'temp_mb@{n}', ',.1f') for n in _DEVICES),
+      ('sent, 8', 'sent_mb@8', ',.1f'),
+      ('sent, 1,024', 'sent_mb@1024', ',.1f'),
+      ('core-seconds to compile, at most', 'core_s', '.0f'),
+    ),
+    'where': {'kind': 'case'},
+  },
+  'trillions': {
+    'files': ('cpu2/trillions',),
+    'columns': (
+      ('parameters', 'parameters', ',d'),
+      ('chips', 'chips', ',d'),
+      ('tables lie', 'schemes', ''),
+      ('stacks', 'stacks', 'd'),
+      ('padding', 'padding', '.1%'),
+      ('planned, GB a chip', 'planned_gb', '.2f'),
+      ('arguments of the program, GB', 'argument_gb', '.2f'),
+      ('beside them, GB', 'temp_gb', '.2f'),
+      ('of the memory', 'of_memory', '.0%'),
+      ('sent, MB a step', 'sent_mb', ',.0f'),
+      ('core-seconds to plan', 'plan_core_s', ',.0f'),
+      ('to trace', 'trace_core_s', ',.0f'),
+      ('to compile', 'compile_core_s', ',.0f'),
+    ),
+  },
   'planner_grid': {
     'files': ('cpu2/planner',),
     'columns': (

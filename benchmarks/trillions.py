@@ -31,7 +31,7 @@ from pallas_kernels import dispatch
 
 TABLES, WIDTH, PER_BAG, NUMBERS = 256, 128, 20, 13
 SIGMA = 1.5  # of the logarithm of a table's rows
-MOST_ROWS = 2**31 - 2  # that an int32 can name
+MOST_ROWS = 2_000_000_000  # an int32 names hardly more
 BATCH = 64  # examples of a chip
 LAYERS = dict(bottom=(512, 256), top=(512, 256))
 COLUMNS = (
