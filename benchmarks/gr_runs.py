@@ -170,7 +170,8 @@ def describe_run(workdir: pathlib.Path) -> dict:
   """What rows of all sweeps say of a finished run."""
   report = runs.read_report(workdir)
   found = {'seed': report['seed'], 'steps': report['steps']}
-  found['tokens'] = count_tokens(report)
+  if 'tokens_per_s' in report:  # other tasks count examples
+    found['tokens'] = count_tokens(report)
   for key in ('core_s', 'train_core_s', 'parameters'):
     found[key] = report[key]
   test = report['metrics']['test']
