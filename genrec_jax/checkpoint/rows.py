@@ -194,7 +194,7 @@ class _HostRows:
     where = _find_sharding(array).addressable_devices_indices_map(array.shape)
     starts = {index[0].indices(array.shape[0]) for index in where.values()}
     # Replicas hold the same: rows of the array, modulo those of one of them.
-    self._runs = sorted({(a % stack.nowhere, b - a) for a, b, _ in starts})
+    self._runs = sorted({(a % stack.size, b - a) for a, b, _ in starts})
     likes = {'': array} | {n: x for n, x in slots.items() if x.ndim}
     self._values = {
       (slot, first): np.zeros((rows, *x.shape[1:]), x.dtype)
@@ -217,7 +217,7 @@ class _HostRows:
       if piece.table != chunk.table or start >= end:
         continue
       columns = slice(start - shift, end - shift)
-      at = self.stack.address(piece, chunk.ids.astype(np.int32))
+      at = self.stack.address(piece, chunk.ids)
       for first, rows in self._runs:
         mine = (at >= first) & (at < first + rows)
         if not mine.any():
@@ -266,7 +266,7 @@ class _HostRows:
     sharding = _find_sharding(like)
 
     def read_part(index):
-      first = index[0].indices(shape[0])[0] % self.stack.nowhere
+      first = index[0].indices(shape[0])[0] % self.stack.size
       return values[first]
 
     return jax.make_array_from_callback(shape, sharding, read_part)

@@ -118,7 +118,7 @@ def _own_shards(array: jax.Array, stack: Stack) -> Iterator:
   """(first row, shard) of what this process is to copy."""
   for shard in array.addressable_shards:
     first = shard.index[0].start or 0
-    if shard.replica_id == 0 and first < stack.nowhere:
+    if shard.replica_id == 0 and first < stack.size:
       yield first, shard
 
 

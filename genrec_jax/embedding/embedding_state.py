@@ -87,7 +87,7 @@ def put_table(
   if name in layout.whole:
     arrays[name][:] = table.astype(arrays[name].dtype)
     return
-  ids = np.arange(plan.rows, dtype=np.int32)
+  ids = np.arange(plan.rows)
   for piece in layout.pieces[name]:
     array = arrays[piece.stack]
     at = layout.stacks[piece.stack].address(piece, ids)

@@ -1,19 +1,22 @@
-"""Gives every row of every table of a plan an address.
+"""Gives every row of every table of a plan a place.
 
 A table may be cut into pieces, each with some of its columns. Pieces that agree
 in width, dtype and optimizer share one array, a stack, of which each device of
-a replica group holds `depth` rows. Row r of device d has the address
-d * depth + r: a stack is one long table cut into runs, and a sharding scheme is
-nothing but the arithmetic from ids to addresses. What moves rows between
-devices (exchange.py) knows only addresses.
+a replica group holds `depth` rows. A place is the number of a device and a row
+of it: a stack is one long table cut into runs, and a sharding scheme is nothing
+but the arithmetic from ids to places. What moves rows between devices
+(exchange.py) knows only places. They are two numbers, since one for all rows of
+a thousand devices would not be an int32.
 
-The last row of each device is spare and holds zeros. `Stack.nowhere`, one after
-the last address, is the address of no row.
+The last row of each device is spare and holds zeros. A place on the device W,
+which there is not, is that of no row. On the host, row r of device d has the
+address d * depth + r in the array of all devices.
 """
 
 import dataclasses
 import functools
 import zlib
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +25,7 @@ import numpy as np
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding.plan import PlanError, ShardingPlan, TablePlan
 
-MOST_ADDRESSES = 2**31 - 1  # int32, with one left for `nowhere`
+MOST_ROWS = 2**31 - 2  # of a device: int32, with one row to spare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +70,22 @@ class Piece:
     if self.split == 'mod':
       return ids % count, offset + ids // count
     depth = ids.dtype.type(self.depth)
-    # Negative ids and those beyond the table give nonsense, which `address`
-    # replaces.
+    # Negative ids and those beyond the table give nonsense, which
+    # `Stack.locate` replaces.
     return ids // depth, offset + ids % depth
+
+
+class Places(NamedTuple):
+  """Where rows lie; `[N]` each.
+
+  Attributes:
+    device: number of the device in the replica group; one more than the last
+      of them for no row.
+    row: of that device.
+  """
+
+  device: jax.Array
+  row: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,26 +111,36 @@ class Stack:
   pieces: tuple[Piece, ...]
 
   @property
-  def nowhere(self) -> int:
-    """The address of no row."""
+  def size(self) -> int:
+    """Rows of all devices."""
     return self.devices * self.depth
 
-  def address(self, piece: Piece, ids: jax.Array) -> jax.Array:
-    """The addresses of ids; `nowhere` for ids that are not rows of the table.
+  def locate(self, piece: Piece, ids: jax.Array) -> Places:
+    """The places of ids, on no device for ids that are not rows of the table.
 
     Here and in `identify`, a NumPy array is computed on the host.
     """
-    place, row = piece.place(ids)
+    number, row = piece.place(ids)
+    real = (ids >= 0) & (ids < piece.rows)
+    xp = _numpy_of(ids)
     # Owners are consecutive, so the first one and a number name each.
-    at = (place + piece.owners[0]) * self.depth + row
-    return _numpy_of(ids).where(
-      (ids >= 0) & (ids < piece.rows), at, self.nowhere
-    )
+    device = xp.where(real, number + piece.owners[0], self.devices)
+    return Places(device, xp.where(real, row, 0))
+
+  def address(self, piece: Piece, ids: np.ndarray) -> np.ndarray:
+    """Where rows lie in the array of all devices, on the host; int64.
+
+    Args:
+      piece: of this stack.
+      ids: rows of the table.
+    """
+    device, row = self.locate(piece, np.asarray(ids, np.int64))
+    return device * self.depth + row
 
   def identify(self, device, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The piece and the id that each of some rows of a device belongs to.
 
-    This is the inverse of `address`.
+    This is the inverse of `locate`.
 
     Args:
       device: number of the device in the replica group.
@@ -232,7 +258,7 @@ def lay_out(plan: ShardingPlan) -> StackLayout:
   and no gap is left below it.
 
   Raises:
-    PlanError: a table has more rows on a device than can be addressed.
+    PlanError: a table has more rows on a device than an int32 can count.
   """
   waiting = {}  # (columns, dtype, optimizer) -> pieces to assign
   whole = {}
@@ -255,23 +281,20 @@ def lay_out(plan: ShardingPlan) -> StackLayout:
 
 
 def _stacks_of(plan, key, waiting) -> list[Stack]:
-  """The stacks of one kind; several if one would have too many addresses."""
+  """The stacks of one kind; several if one would be too deep to count."""
   columns, dtype, optimizer = key
-  # One row of each device is the spare one.
-  most = MOST_ADDRESSES // plan.group_size - 1
   filled = []  # (fill of each device, pieces)
   for name, number in waiting:
     table, owners = plan.tables[name], plan.owners(name, number)
     depth = plan_lib.rows_per_owner(table.rows, len(owners))
-    if depth > most:
+    if depth > MOST_ROWS:
       raise PlanError(
-        f'table {name!r} puts {depth:,} rows on a device, and '
-        f'{plan.group_size} devices can address {most:,} each; '
-        'spread it over more devices'
+        f'table {name!r} puts {depth:,} rows on a device, which can count '
+        f'{MOST_ROWS:,}; spread it over more devices'
       )
     # The first stack with room; a later table may still fit an earlier one.
     for place, (fill, pieces) in enumerate(filled):
-      if max(fill[d] for d in owners) + depth <= most:
+      if max(fill[d] for d in owners) + depth <= MOST_ROWS:
         break
     else:
       place, fill, pieces = len(filled), [0] * plan.group_size, []

@@ -1,7 +1,7 @@
 """Moves tables to another layout, to restore a checkpoint of another plan.
 
 The rows that a device is to hold are named by table and id, from which their
-addresses in the old arrays follow. They are fetched in runs of a few thousand,
+places in the old arrays follow. They are fetched in runs of a few thousand,
 so that no device and no host ever holds more than its part of both layouts and
 one run.
 
@@ -20,7 +20,13 @@ from jax import lax
 
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import single_scheme
-from genrec_jax.embedding.layout import Piece, Stack, StackLayout, lay_out
+from genrec_jax.embedding.layout import (
+  Piece,
+  Places,
+  Stack,
+  StackLayout,
+  lay_out,
+)
 from genrec_jax.features import TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 
@@ -41,10 +47,10 @@ def gather_table(layout: StackLayout, arrays: dict[str, np.ndarray], name: str):
   """
   if name in layout.whole:
     return np.asarray(arrays[name])
-  ids = jnp.arange(layout.plan.tables[name].rows, dtype=jnp.int32)
+  ids = np.arange(layout.plan.tables[name].rows)
   columns = []
   for piece in layout.pieces[name]:
-    at = np.asarray(layout.stacks[piece.stack].address(piece, ids))
+    at = layout.stacks[piece.stack].address(piece, ids)
     columns.append(np.asarray(arrays[piece.stack])[at])
   return np.concatenate(columns, axis=1)
 
@@ -223,18 +229,18 @@ class _StackMove:
       block = lax.dynamic_slice_in_dim(start, first, size)
       for k in range(most):
         for name in self.names:
-          address, shift = self._find_address(name, k, number, ids)
-          fetched = _fetch_rows(arrays[name], address)
-          is_here = (address >= 0)[:, None]
+          places, shift = self._find_places(name, k, number, ids)
+          fetched = _fetch_rows(arrays[name], places, self.old[name])
+          # A piece of another stack has no place in this one.
+          is_there = (places.device < self.old[name].devices)[:, None]
           width = self.old[name].columns
-          # A piece of another stack has no address in this one.
-          block = jnp.where(is_here, add(block, fetched, shift, width), block)
+          block = jnp.where(is_there, add(block, fetched, shift, width), block)
       return lax.dynamic_update_slice_in_dim(out, block, first, 0)
 
     return lax.fori_loop(0, -(-self.stack.depth // size), fill_block, start)
 
-  def _find_address(self, name, k, number, ids):
-    """The address of the k-th old piece of each row.
+  def _find_places(self, name, k, number, ids):
+    """The place of the k-th old piece of each row.
 
     Args:
       name: the old stack.
@@ -243,10 +249,11 @@ class _StackMove:
       ids: `[N]` id of each row.
 
     Returns:
-      `[N]` addresses in the old stack, -1 for none, and `[N]` column shifts.
+      `[N]` places in the old stack, and `[N]` column shifts.
     """
     old = self.old[name]
-    address = jnp.full(ids.shape, -1, jnp.int32)
+    device = jnp.full(ids.shape, old.devices, jnp.int32)
+    row = jnp.zeros(ids.shape, jnp.int32)
     shift = jnp.zeros(ids.shape, jnp.int32)
     # Tables are few beside rows: one pass for each piece, nothing is stored.
     for new_number, overlaps in enumerate(self._overlapping_pieces):
@@ -255,19 +262,51 @@ class _StackMove:
       part = overlaps[k]
       moved = self.stack.pieces[new_number].first_column - part.first_column
       mine = number == new_number
-      address = jnp.where(mine, old.address(part, ids), address)
+      of_part = old.locate(part, ids)
+      device = jnp.where(mine, of_part.device, device)
+      row = jnp.where(mine, of_part.row, row)
       shift = jnp.where(mine, moved, shift)
-    return address, shift
+    return Places(device, row), shift
 
 
-def _fetch_rows(array: jax.Array, addresses: jax.Array) -> jax.Array:
-  """Rows of an array that is cut into runs over the group, bit for bit."""
-  first = lax.axis_index(GROUP).astype(jnp.int32) * array.shape[0]
+def find_runs(places: Places, old: Stack, size: int) -> Places:
+  """Places in an array that is cut anew.
+
+  Args:
+    places: in a stack of some number of devices.
+    old: that stack.
+    size: rows of a device now.
+
+  Returns:
+    The numbers of the devices that hold the same rows now, and the rows there.
+  """
+  # Where the rows of each old device begin: on which device, at which row.
+  device, row = np.divmod(np.arange(old.devices + 1) * old.depth, size)
+  # Two numbers below 2^31 have a sum below 2^32.
+  at = jnp.asarray(row, jnp.uint32)[places.device]
+  at += places.row.astype(jnp.uint32)
+  further = (at // jnp.uint32(size)).astype(jnp.int32)
+  return Places(
+    jnp.asarray(device, jnp.int32)[places.device] + further,
+    (at % jnp.uint32(size)).astype(jnp.int32),
+  )
+
+
+def _fetch_rows(array: jax.Array, places: Places, old: Stack) -> jax.Array:
+  """Rows of an array that is cut into runs over the group, bit for bit.
+
+  Args:
+    array: this device's run of an old stack, which may have been of another
+      number of devices.
+    places: in that stack.
+    old: that stack.
+  """
   # Every device answers what it holds of all requests; rows are moved once in
   # the life of a run, so that the simplest exchange will do.
-  local_rows = lax.all_gather(addresses, GROUP, tiled=True) - first
-  here = (local_rows >= 0) & (local_rows < array.shape[0])
-  rows = array[jnp.where(here, local_rows, 0)]
+  wanted = find_runs(places, old, array.shape[0])
+  wanted = lax.all_gather(wanted, GROUP, tiled=True)
+  here = wanted.device == lax.axis_index(GROUP)
+  rows = array[jnp.where(here, wanted.row, 0)]
   # Sums of integers, all but one of them zero: -0.0 and NaN keep their bits.
   bits = jax.lax.bitcast_convert_type(rows, f'uint{8 * rows.dtype.itemsize}')
   bits = lax.psum_scatter(jnp.where(here[:, None], bits, 0), GROUP, tiled=True)

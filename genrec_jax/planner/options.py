@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 
-from genrec_jax.embedding.layout import MOST_ADDRESSES
+from genrec_jax.embedding.layout import MOST_ROWS
 from genrec_jax.embedding.plan import (
   SPLITS,
   PlanError,
@@ -195,10 +195,9 @@ def _options_of_one(load, ways, constraint) -> list[Option]:
   for name in names:
     scheme = ways.schemes[name]
     devices_per_piece = scheme.owners(topology.hosts, topology.devices)
-    most = MOST_ADDRESSES // topology.group_size - 1  # rows that a device has
     if scheme.spread is None:
       devices_per_piece = topology.group_size
-    elif rows_per_owner(load.rows, devices_per_piece) > most:
+    elif rows_per_owner(load.rows, devices_per_piece) > MOST_ROWS:
       deepest = rows_per_owner(load.rows, devices_per_piece)
       continue
     at = _settled_places(load, name, ways, constraint)
@@ -225,9 +224,8 @@ def _options_of_one(load, ways, constraint) -> list[Option]:
       )
   if not options and deepest:
     raise ConstraintError(
-      f'table {load.name!r} would have {deepest:,} rows on a device, but '
-      f'{topology.group_size} devices can address '
-      f'{MOST_ADDRESSES // topology.group_size - 1:,} each: allow row_wise'
+      f'table {load.name!r} would have {deepest:,} rows on a device, which can '
+      f'count {MOST_ROWS:,}: allow row_wise'
     )
   if not options:
     raise ConstraintError(

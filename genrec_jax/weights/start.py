@@ -82,10 +82,10 @@ def _list_arrays(weights, stacks) -> dict[str, Spec]:
     if stack is None:
       specs[name] = Spec.of(leaf)
       continue
-    if leaf.shape[0] % stack.nowhere:
+    if leaf.shape[0] % stack.size:
       raise WeightsError(
         f'train.init_from: {name} has {leaf.shape[0]:,} places on the device '
-        f'for {stack.nowhere:,} rows: its store brings rows from elsewhere, '
+        f'for {stack.size:,} rows: its store brings rows from elsewhere, '
         'and no file can fill that'
       )
     for piece in stack.pieces:

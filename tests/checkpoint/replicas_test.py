@@ -123,7 +123,7 @@ class Groups:
 
     def read(name, x):
       x = np.asarray(x)
-      return x[: self.stacks[name].nowhere].tobytes() if x.ndim else x.tobytes()
+      return x[: self.stacks[name].size].tobytes() if x.ndim else x.tobytes()
 
     return {
       name: {'': read(name, x)}
@@ -229,7 +229,7 @@ def assert_restores(update, replicas, combination, directory):
 def assert_follows(run, follower, name):
   """The table of the copy is that of the first group, row by row."""
   arrays = {n: np.asarray(x) for n, x in run.state.arrays.items()}
-  first = {n: x[: run.of.stacks[n].nowhere] for n, x in arrays.items()}
+  first = {n: x[: run.of.stacks[n].size] for n, x in arrays.items()}
   wanted = relayout.gather_table(run.of.layout, first, name)
   assert np.asarray(follower.table(name)).tobytes() == wanted.tobytes()
 
@@ -252,7 +252,7 @@ def test_what_a_restart_keeps_of_the_other_groups(replicas, tmp_path):
       theirs = np.asarray(kept.arrays[name])
       same = ours.tobytes() == theirs.tobytes()
       assert same == (at_mean or name == 'whole')
-      copies = ours.reshape(-1, stack.nowhere, ours.shape[1])
+      copies = ours.reshape(-1, stack.size, ours.shape[1])
       assert (copies == copies[0]).all()
     if not at_mean:
       run.train()  # to the next mean

@@ -15,7 +15,7 @@ from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import ShardingPlan, TablePlan
 from genrec_jax.embedding.row_exchange import fetch_rows, push_gradients
-from genrec_jax.embedding.row_routes import route_addresses
+from genrec_jax.embedding.row_routes import route_places
 from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.parallel import codecs
 from genrec_jax.parallel import mesh as mesh_lib
@@ -54,7 +54,9 @@ def programs(exchange, repeats=1):
 
   return (
     mapped(
-      lambda ids: route_addresses(exchange, STACK, addresses(ids), repeats)
+      lambda ids: route_places(
+        exchange, STACK, STACK.locate(PIECE, ids), repeats
+      )
     ),
     mapped(lambda r, a: fetch_rows(exchange, STACK, r, a)),
     mapped(
@@ -86,10 +88,6 @@ def collect(so_far, merged):
     so_far.times.at[merged.ids].add(1, mode='drop'),
     so_far.rounds + 1,
   )
-
-
-def addresses(ids):
-  return STACK.address(PIECE, ids)
 
 
 def table(seed=0):
@@ -165,6 +163,42 @@ def test_ids_that_are_nowhere(kind):
   np.testing.assert_array_equal(fetch(routed, table()[1]), 0)
   collected = push(routed, np.ones((W, NEEDED, DIM), np.float32))
   assert not np.any(collected.times)
+
+
+# Three tables of as many rows as an int32 can count: together they have more.
+DEEP = ShardingPlan(
+  {name: TablePlan(2**31 - 2, DIM, 'row_wise') for name in 'abc'}, 2, 4
+)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_rows_beyond_what_one_number_counts(kind):
+  """Places of an array that nobody could hold here, and who is asked."""
+  (stack,) = lay_out(DEEP).stacks.values()
+  piece = stack.pieces[-1]
+  assert stack.size > 2**32
+  ids = np.random.default_rng(5).integers(0, piece.rows, (W, NEEDED))
+  ids = ids.astype(np.int32)
+  exchange = Exchange(kind, capacity=8.0)
+
+  def route(ids):
+    places = stack.locate(piece, ids[0])
+    asked = route_places(exchange, stack, places).first_round.asked
+    return asked[None]
+
+  routed = jax.jit(
+    jax.shard_map(
+      route,
+      mesh=mesh_lib.make_mesh(1, 2, 4),
+      in_specs=SPEC,
+      out_specs=SPEC,
+      check_vma=False,
+    )
+  )(ids)
+  device, row = np.divmod(stack.address(piece, ids), stack.depth)
+  for number, asked in enumerate(np.asarray(routed)):
+    found = np.sort(asked[asked < stack.depth])
+    np.testing.assert_array_equal(found, np.sort(row[device == number]))
 
 
 def skewed(rng):

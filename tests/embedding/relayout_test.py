@@ -3,13 +3,14 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
 from genrec_jax.embedding import relayout
 from genrec_jax.embedding.layout import lay_out
-from genrec_jax.embedding.plan import PlanError
+from genrec_jax.embedding.plan import PlanError, ShardingPlan, TablePlan
 from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.parallel import mesh as mesh_lib
 from tests.embedding.plans import PLANS, SPECS, filled, plan
@@ -58,3 +59,17 @@ def test_other_tables_are_refused(key):
   other = plan(1, 1, a=('data_parallel',), b=('data_parallel',))
   with pytest.raises(PlanError, match="table 'c' was saved as"):
     relayout.require_same_tables(old, lay_out(other))
+
+
+@pytest.mark.parametrize('devices', [3, 4, 16])
+def test_arrays_of_more_rows_than_one_number_counts_are_cut_anew(devices):
+  tables = {name: TablePlan(2**31 - 2, 4, 'row_wise') for name in 'ab'}
+  (old,) = lay_out(ShardingPlan(tables, 2, 4)).stacks.values()
+  ids = np.random.default_rng(0).integers(-2, 2**31 - 2, 500, np.int32)
+  size = -(-old.size // devices)  # an int32 counts the rows of a device
+  for piece in old.pieces:
+    places = old.locate(piece, jnp.asarray(ids))
+    found = relayout.find_runs(places, old, size)
+    address = old.address(piece, ids)
+    np.testing.assert_array_equal(found.device, address // size)
+    np.testing.assert_array_equal(found.row, address % size)
