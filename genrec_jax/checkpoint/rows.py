@@ -217,7 +217,7 @@ class _HostRows:
       if piece.table != chunk.table or start >= end:
         continue
       columns = slice(start - shift, end - shift)
-      at = self.stack.address(piece, chunk.ids)
+      at = self.stack.index(piece, chunk.ids)
       for first, rows in self._runs:
         mine = (at >= first) & (at < first + rows)
         if not mine.any():

@@ -90,6 +90,6 @@ def put_table(
   ids = np.arange(plan.rows)
   for piece in layout.pieces[name]:
     array = arrays[piece.stack]
-    at = layout.stacks[piece.stack].address(piece, ids)
+    at = layout.stacks[piece.stack].index(piece, ids)
     end = piece.first_column + piece.columns
     array[at] = table[:, piece.first_column : end].astype(array.dtype)

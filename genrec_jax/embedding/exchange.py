@@ -8,7 +8,7 @@ There are three kinds of exchange, with the same results:
 | all_to_all | all_to_all ids, all_to_all rows     | all_to_all grads       |
 | ragged     | as all_to_all, but without padding, on TPUs and GPUs    |
 
-With W devices, `gather` has every device answer for all places of all W, so
+With W devices, `gather` has every device answer for all addresses of all W, so
 that its cost grows with W. The other two reserve room for `capacity` times an
 even share of the rows for each peer. If some device needs more in a step, what
 finds no room travels in further rounds through the same buffers

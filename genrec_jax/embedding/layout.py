@@ -1,16 +1,16 @@
-"""Gives every row of every table of a plan a place.
+"""Gives every row of every table of a plan an address.
 
 A table may be cut into pieces, each with some of its columns. Pieces that agree
 in width, dtype and optimizer share one array, a stack, of which each device of
-a replica group holds `depth` rows. A place is the number of a device and a row
-of it: a stack is one long table cut into runs, and a sharding scheme is nothing
-but the arithmetic from ids to places. What moves rows between devices
-(exchange.py) knows only places. They are two numbers, since one for all rows of
-a thousand devices would not be an int32.
+a replica group holds `depth` rows. An address is the number of a device and a
+row of it: a stack is one long table cut into runs, and a sharding scheme is
+nothing but the arithmetic from ids to addresses. What moves rows between
+devices (exchange.py) knows only addresses. They are two numbers, since one for
+all rows of a thousand devices would not be an int32.
 
-The last row of each device is spare and holds zeros. A place on the device W,
-which there is not, is that of no row. On the host, row r of device d has the
-address d * depth + r in the array of all devices.
+The last row of each device is spare and holds zeros. An address on the device
+W, which there is not, is that of no row. On the host, row r of device d has the
+index d * depth + r in the array of all devices.
 """
 
 import dataclasses
@@ -75,7 +75,7 @@ class Piece:
     return ids // depth, offset + ids % depth
 
 
-class Places(NamedTuple):
+class Addresses(NamedTuple):
   """Where rows lie; `[N]` each.
 
   Attributes:
@@ -115,8 +115,8 @@ class Stack:
     """Rows of all devices."""
     return self.devices * self.depth
 
-  def locate(self, piece: Piece, ids: jax.Array) -> Places:
-    """The places of ids, on no device for ids that are not rows of the table.
+  def locate(self, piece: Piece, ids: jax.Array) -> Addresses:
+    """The addresses of ids, on no device for what is no row of the table.
 
     Here and in `identify`, a NumPy array is computed on the host.
     """
@@ -125,9 +125,9 @@ class Stack:
     xp = _numpy_of(ids)
     # Owners are consecutive, so the first one and a number name each.
     device = xp.where(real, number + piece.owners[0], self.devices)
-    return Places(device, xp.where(real, row, 0))
+    return Addresses(device, xp.where(real, row, 0))
 
-  def address(self, piece: Piece, ids: np.ndarray) -> np.ndarray:
+  def index(self, piece: Piece, ids: np.ndarray) -> np.ndarray:
     """Where rows lie in the array of all devices, on the host; int64.
 
     Args:

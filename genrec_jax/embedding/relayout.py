@@ -1,7 +1,7 @@
 """Moves tables to another layout, to restore a checkpoint of another plan.
 
 The rows that a device is to hold are named by table and id, from which their
-places in the old arrays follow. They are fetched in runs of a few thousand,
+addresses in the old arrays follow. They are fetched in runs of a few thousand,
 so that no device and no host ever holds more than its part of both layouts and
 one run.
 
@@ -21,8 +21,8 @@ from jax import lax
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import single_scheme
 from genrec_jax.embedding.layout import (
+  Addresses,
   Piece,
-  Places,
   Stack,
   StackLayout,
   lay_out,
@@ -50,7 +50,7 @@ def gather_table(layout: StackLayout, arrays: dict[str, np.ndarray], name: str):
   ids = np.arange(layout.plan.tables[name].rows)
   columns = []
   for piece in layout.pieces[name]:
-    at = layout.stacks[piece.stack].address(piece, ids)
+    at = layout.stacks[piece.stack].index(piece, ids)
     columns.append(np.asarray(arrays[piece.stack])[at])
   return np.concatenate(columns, axis=1)
 
@@ -229,18 +229,18 @@ class _StackMove:
       block = lax.dynamic_slice_in_dim(start, first, size)
       for k in range(most):
         for name in self.names:
-          places, shift = self._find_places(name, k, number, ids)
-          fetched = _fetch_rows(arrays[name], places, self.old[name])
-          # A piece of another stack has no place in this one.
-          is_there = (places.device < self.old[name].devices)[:, None]
+          addresses, shift = self._find_addresses(name, k, number, ids)
+          fetched = _fetch_rows(arrays[name], addresses, self.old[name])
+          # A piece of another stack has no address in this one.
+          is_there = (addresses.device < self.old[name].devices)[:, None]
           width = self.old[name].columns
           block = jnp.where(is_there, add(block, fetched, shift, width), block)
       return lax.dynamic_update_slice_in_dim(out, block, first, 0)
 
     return lax.fori_loop(0, -(-self.stack.depth // size), fill_block, start)
 
-  def _find_places(self, name, k, number, ids):
-    """The place of the k-th old piece of each row.
+  def _find_addresses(self, name, k, number, ids):
+    """The address of the k-th old piece of each row.
 
     Args:
       name: the old stack.
@@ -249,7 +249,7 @@ class _StackMove:
       ids: `[N]` id of each row.
 
     Returns:
-      `[N]` places in the old stack, and `[N]` column shifts.
+      `[N]` addresses in the old stack, and `[N]` column shifts.
     """
     old = self.old[name]
     device = jnp.full(ids.shape, old.devices, jnp.int32)
@@ -266,14 +266,14 @@ class _StackMove:
       device = jnp.where(mine, of_part.device, device)
       row = jnp.where(mine, of_part.row, row)
       shift = jnp.where(mine, moved, shift)
-    return Places(device, row), shift
+    return Addresses(device, row), shift
 
 
-def find_runs(places: Places, old: Stack, size: int) -> Places:
-  """Places in an array that is cut anew.
+def cut_anew(addresses: Addresses, old: Stack, size: int) -> Addresses:
+  """Addresses in an array that is cut anew.
 
   Args:
-    places: in a stack of some number of devices.
+    addresses: in a stack of some number of devices.
     old: that stack.
     size: rows of a device now.
 
@@ -283,27 +283,29 @@ def find_runs(places: Places, old: Stack, size: int) -> Places:
   # Where the rows of each old device begin: on which device, at which row.
   device, row = np.divmod(np.arange(old.devices + 1) * old.depth, size)
   # Two numbers below 2^31 have a sum below 2^32.
-  at = jnp.asarray(row, jnp.uint32)[places.device]
-  at += places.row.astype(jnp.uint32)
+  at = jnp.asarray(row, jnp.uint32)[addresses.device]
+  at += addresses.row.astype(jnp.uint32)
   further = (at // jnp.uint32(size)).astype(jnp.int32)
-  return Places(
-    jnp.asarray(device, jnp.int32)[places.device] + further,
+  return Addresses(
+    jnp.asarray(device, jnp.int32)[addresses.device] + further,
     (at % jnp.uint32(size)).astype(jnp.int32),
   )
 
 
-def _fetch_rows(array: jax.Array, places: Places, old: Stack) -> jax.Array:
+def _fetch_rows(
+  array: jax.Array, addresses: Addresses, old: Stack
+) -> jax.Array:
   """Rows of an array that is cut into runs over the group, bit for bit.
 
   Args:
     array: this device's run of an old stack, which may have been of another
       number of devices.
-    places: in that stack.
+    addresses: in that stack.
     old: that stack.
   """
   # Every device answers what it holds of all requests; rows are moved once in
   # the life of a run, so that the simplest exchange will do.
-  wanted = find_runs(places, old, array.shape[0])
+  wanted = cut_anew(addresses, old, array.shape[0])
   wanted = lax.all_gather(wanted, GROUP, tiled=True)
   here = wanted.device == lax.axis_index(GROUP)
   rows = array[jnp.where(here, wanted.row, 0)]

@@ -1,11 +1,11 @@
 """Moves rows from the devices that hold them to those that need them, and back.
 
 Everything here runs inside `jax.shard_map`, on one stack, and knows only
-places (see layout.py). A step routes the places it needs once, fetches
+addresses (see layout.py). A step routes the addresses it needs once, fetches
 their rows, and pushes the gradients of the rows back to their owners, who apply
 them:
 
-    routed = route_places(exchange, stack, places)  # from the ids alone
+    routed = route_addresses(exchange, stack, addresses)  # from the ids alone
     rows = fetch_rows(exchange, stack, routed, array)
     array = push_gradients(exchange, stack, routed, grads, (), apply, array)
 
@@ -39,16 +39,16 @@ from pallas_kernels import MergedRows
 def fetch_rows(
   exchange: Exchange, stack: Stack, routed: RowRoutes, array: jax.Array
 ) -> jax.Array:
-  """Brings the rows of the routed places to this device.
+  """Brings the rows of the routed addresses to this device.
 
   Args:
     exchange: how rows travel.
-    stack: the stack that the places belong to.
-    routed: from `route_places`.
+    stack: the stack that the addresses belong to.
+    routed: from `route_addresses`.
     array: `[depth, C]` this device's rows.
 
   Returns:
-    `[M, C]` float32 in the order of the places; zeros for no row.
+    `[M, C]` float32 in the order of the addresses; zeros for no row.
   """
   codec = exchange.row_codec
 
@@ -56,7 +56,7 @@ def fetch_rows(
     rows = _read_rows(array, round_.asked)
     return _answer(exchange, stack, routed, round_, rows, codec, found)
 
-  empty = jnp.zeros((routed.places.row.shape[0], stack.columns))
+  empty = jnp.zeros((routed.addresses.row.shape[0], stack.columns))
   rows = visit_in_rounds(exchange, stack, routed, visit, empty)
   if exchange.overflow == 'raise':
     rows = jnp.where(routed.overflow, jnp.nan, rows)
@@ -78,9 +78,9 @@ def push_gradients(
 
   Args:
     exchange: how gradients travel.
-    stack: the stack that the places belong to.
-    routed: from `route_places`.
-    grads: `[M, C]` float32, gradients of the rows of `routed.places`.
+    stack: the stack that the addresses belong to.
+    routed: from `route_addresses`.
+    grads: `[M, C]` float32, gradients of the rows of `routed.addresses`.
     others: gradients of rows of this device that came another way, such as from
       pooled sums; added after these.
     apply: `(carry, MergedRows) -> carry`; called for rows of this device and
@@ -106,13 +106,13 @@ def push_gradients(
 def sum_over_devices(
   exchange: Exchange, stack: Stack, routed: RowRoutes, values: jax.Array
 ) -> jax.Array:
-  """What all devices have for a place, added up, at each of them.
+  """What all devices have for an address, added up, at each of them.
 
   Args:
     exchange: how values travel; they are sent as float32.
-    stack: the stack that the places belong to.
-    routed: from `route_places`.
-    values: `[M, C]` float32, of `routed.places`.
+    stack: the stack that the addresses belong to.
+    routed: from `route_addresses`.
+    values: `[M, C]` float32, of `routed.addresses`.
 
   Returns:
     `[M, C]` in the same order; zeros for no row.
@@ -141,7 +141,7 @@ def _send(
   values: jax.Array,
   codec: codecs.Codec,
 ) -> tuple[jax.Array, jax.Array]:
-  """Brings values of places to their owners, in the order of the devices.
+  """Brings values of addresses to their owners, in the order of the devices.
 
   Returns:
     `[K]` rows of this device, `depth` for none, and `[K, C]` float32.
@@ -187,7 +187,7 @@ def _answer(
     rows = codec.encode(rows.reshape(stack.devices, -1, columns))
     rows = codec.decode(lax.all_to_all(rows, AXES, 0, 0), columns)
     return jnp.sum(rows, axis=0)
-  peer = routed.places.device
+  peer = routed.addresses.device
   known = jnp.minimum(peer, stack.devices - 1)
   # The number in the sorted order less that of the first one of the owner.
   place = routed.rank - round_.begin[known]

@@ -1,10 +1,10 @@
 """Which device asks which for which rows, and in how many rounds.
 
-Places that are sorted are grouped by their device, their owner. Each device
+Addresses that are sorted are grouped by their device, their owner. Each device
 reserves room for some requests of every peer. Where some device needs more, the
 rows are divided into ranges, and a range travels in a round of its own:
 
-    routed = route_places(exchange, stack, places)
+    routed = route_addresses(exchange, stack, addresses)
     carry = visit_in_rounds(exchange, stack, routed, visit, carry)
 
 A range of an owner is the longest of which every device asks for no more than
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from genrec_jax.embedding.exchange import Exchange
-from genrec_jax.embedding.layout import MOST_ROWS, Places, Stack
+from genrec_jax.embedding.layout import MOST_ROWS, Addresses, Stack
 from genrec_jax.parallel import ragged
 
 AXES = ('host', 'dev')  # of a replica group
@@ -31,10 +31,10 @@ AXES = ('host', 'dev')  # of a replica group
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Round:
-  """What travels at once; W devices, M places on each.
+  """What travels at once; W devices, M addresses on each.
 
   Attributes:
-    begin: `[W]` where in the sorted order the places begin that each owner
+    begin: `[W]` where in the sorted order the addresses begin that each owner
       is asked for; empty for 'gather', as all of the next three.
     count: `[W]` how many there are.
     asked_start: `[W]` (ragged) where the requests of each peer start.
@@ -59,21 +59,21 @@ class Round:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RowRoutes:
-  """Which device needs which rows of which; W devices, M places on each.
+  """Which device needs which rows of which; W devices, M addresses on each.
 
   Attributes:
-    places: `[M]` what this device needs.
-    order: `[M]` the permutation that sorts `places`; this, `rank` and
+    addresses: `[M]` what this device needs.
+    order: `[M]` the permutation that sorts `addresses`; this, `rank` and
       `start` are empty for 'gather', which needs no order.
     rank: `[M]` the inverse of `order`.
-    start: `[W + 1]` where the places of each owner start in that order.
+    start: `[W + 1]` where the addresses of each owner start in that order.
     first_round: what travels first, and mostly alone.
     fill: `[1]` float32, the largest number of rows asked of one peer, on any
       device, as a share of the room; above 1 is an overflow.
-    repeats: how often a place may occur among those of a device.
+    repeats: how often an address may occur among those of a device.
   """
 
-  places: Places
+  addresses: Addresses
   order: jax.Array
   rank: jax.Array
   start: jax.Array
@@ -87,17 +87,17 @@ class RowRoutes:
     return self.fill[0] > 1
 
 
-def route_places(
-  exchange: Exchange, stack: Stack, places: Places, repeats: int = 1
+def route_addresses(
+  exchange: Exchange, stack: Stack, addresses: Addresses, repeats: int = 1
 ) -> RowRoutes:
   """Tells every device which of its rows the others will ask for.
 
   Args:
     exchange: how rows travel.
-    stack: the stack that the places belong to.
-    places: `[M]`, some of them of no row.
-    repeats: how often a place may occur at most. What has one place is sent and
-      received in its order.
+    stack: the stack that the addresses belong to.
+    addresses: `[M]`, some of them of no row.
+    repeats: how often an address may occur at most. What has one address is
+      sent and received in its order.
 
   Returns:
     What `visit_in_rounds` needs. No row is read, so a step can route the next
@@ -105,18 +105,18 @@ def route_places(
   """
   none = jnp.zeros(0, jnp.int32)
   if exchange.kind == 'gather':  # nothing is sorted by owner, all fits
-    asked = _ask_all(stack, places)
+    asked = _ask_all(stack, addresses)
     only = Round(
       *(none, none, none, none, asked),
       first=jnp.zeros(1, jnp.int32),
       last=jnp.full(1, stack.depth),
       more=jnp.zeros(1, bool),
     )
-    return RowRoutes(places, none, none, none, only, jnp.zeros(1), repeats)
+    return RowRoutes(addresses, none, none, none, only, jnp.zeros(1), repeats)
   # Those of no row come last and belong to nobody.
-  number = jnp.arange(places.row.shape[0], dtype=jnp.int32)
-  *ordered, order = lax.sort((*places, number), num_keys=2)
-  ordered = Places(*ordered)
+  number = jnp.arange(addresses.row.shape[0], dtype=jnp.int32)
+  *ordered, order = lax.sort((*addresses, number), num_keys=2)
+  ordered = Addresses(*ordered)
   rank = jnp.zeros_like(number).at[order].set(number, unique_indices=True)
   owners = jnp.arange(stack.devices + 1, dtype=jnp.int32)
   start = jnp.searchsorted(ordered.device, owners).astype(jnp.int32)
@@ -129,7 +129,7 @@ def route_places(
     jnp.zeros(1, jnp.int32),
     repeats,
   )
-  return RowRoutes(places, order, rank, start, first, fill, repeats)
+  return RowRoutes(addresses, order, rank, start, first, fill, repeats)
 
 
 def visit_in_rounds(
@@ -143,19 +143,19 @@ def visit_in_rounds(
 
   Args:
     exchange: how rows travel.
-    stack: the stack that the places belong to.
-    routed: from `route_places`.
+    stack: the stack that the addresses belong to.
+    routed: from `route_addresses`.
     visit: contains the collectives that bring something to the owners or back.
     carry: a pytree.
   """
   carry = visit(routed.first_round, carry)
-  needed = routed.places.row.shape[0]
+  needed = routed.addresses.row.shape[0]
   if not _may_divide(exchange, needed, stack.devices, routed.repeats):
     return carry
 
   def go_on(state):
     round_, carry = state
-    ordered = Places(*(x[routed.order] for x in routed.places))
+    ordered = Addresses(*(x[routed.order] for x in routed.addresses))
     following, _ = _ask_owners(
       exchange,
       stack,
@@ -178,7 +178,7 @@ def visit_in_rounds(
 def _may_divide(
   exchange: Exchange, needed: int, devices: int, repeats: int
 ) -> bool:
-  """Whether `needed` places may need more than one round."""
+  """Whether `needed` addresses may need more than one round."""
   if exchange.kind == 'gather' or exchange.overflow == 'raise':
     return False
   if exchange.kind == 'ragged':
@@ -186,15 +186,15 @@ def _may_divide(
   return needed > exchange.room(needed, devices, repeats)
 
 
-def _ask_all(stack: Stack, places: Places) -> jax.Array:
-  """The places of all devices as rows of this one, else `depth`."""
+def _ask_all(stack: Stack, addresses: Addresses) -> jax.Array:
+  """The addresses of all devices as rows of this one, else `depth`."""
   me = lax.axis_index(AXES).astype(jnp.int32)
   if stack.size < MOST_ROWS:  # one number says both, and is half as long
-    rows = gather_shards(places.device * stack.depth + places.row)
+    rows = gather_shards(addresses.device * stack.depth + addresses.row)
     rows -= me * stack.depth
     here = (rows >= 0) & (rows < stack.depth)
   else:
-    device, rows = (gather_shards(x) for x in places)
+    device, rows = (gather_shards(x) for x in addresses)
     here = device == me
   return jnp.where(here, rows, stack.depth)
 
@@ -209,7 +209,7 @@ def gather_shards(x: jax.Array) -> jax.Array:
 def _ask_owners(
   exchange: Exchange,
   stack: Stack,
-  ordered: Places,
+  ordered: Addresses,
   start,
   begin,
   first,
@@ -219,12 +219,12 @@ def _ask_owners(
 
   Args:
     exchange: how rows travel.
-    stack: the stack that the places belong to.
-    ordered: `[M]` sorted places.
+    stack: the stack that the addresses belong to.
+    ordered: `[M]` sorted addresses.
     start: `[W + 1]` where those of each owner start.
     begin: `[W]` where in the order the round begins for each owner.
     first: `[1]` the row of this device where it begins.
-    repeats: how often a place may occur.
+    repeats: how often an address may occur.
   """
   needed, devices = ordered.row.shape[0], stack.devices
   left = start[1:] - begin
@@ -246,7 +246,7 @@ def _ask_owners(
   more = fill > 1
 
   def divide():
-    # For each owner, the row of the first place that finds no room.
+    # For each owner, the row of the first address that finds no room.
     beyond = ordered.row.at[begin + share].get(mode='clip')
     beyond = jnp.where(left > share, beyond, stack.depth)
     last = lax.all_to_all(beyond, AXES, 0, 0, tiled=True)

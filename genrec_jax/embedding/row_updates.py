@@ -17,9 +17,9 @@ from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding import init as init_lib
 from genrec_jax.embedding import row_exchange, row_settings
 from genrec_jax.embedding.exchange import Exchange
-from genrec_jax.embedding.layout import Places, Stack, StackLayout
+from genrec_jax.embedding.layout import Addresses, Stack, StackLayout
 from genrec_jax.embedding.row_optimizers import RowOptimizerLike
-from genrec_jax.embedding.row_routes import route_places
+from genrec_jax.embedding.row_routes import route_addresses
 from genrec_jax.features import TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 from pallas_kernels import MergedRows
@@ -142,18 +142,18 @@ class RowUpdates:
     # Which row of which table each of the moved rows is a piece of.
     number, ids = stack.identify(lax.axis_index(GROUP), merged.ids)
     pieces = [self.layout.pieces[p.table] for p in stack.pieces]
-    home = Places(
+    home = Addresses(
       jnp.full_like(merged.ids, stack.devices), jnp.zeros_like(merged.ids)
     )
     for i, of_table in enumerate(pieces):
       first = stack.locate(of_table[0], ids)
-      home = Places(
+      home = Addresses(
         *(jnp.where(number == i, *x) for x in zip(first, home, strict=True))
       )
     squares = jnp.sum(jnp.square(merged.grads), axis=1, keepdims=True)
     # Exact numbers, whatever format the rows travel in.
     plain = Exchange(self.exchange.kind, self.exchange.capacity)
-    routed = route_places(plain, stack, home)
+    routed = route_addresses(plain, stack, home)
     total = row_exchange.sum_over_devices(plain, stack, routed, squares)[:, 0]
     # All pieces of a table are of one width.
     width = jnp.asarray([p[0].columns * len(p) for p in pieces], jnp.float32)

@@ -2,7 +2,7 @@
 
 All of it runs inside `jax.shard_map` over the axes of `parallel.mesh`, on this
 device's part. A step finds the distinct ids of each table in this shard of the
-batch and the places of their pieces, exchanges rows once for each stack
+batch and the addresses of their pieces, exchanges rows once for each stack
 (exchange.py), and on the way back makes one merged update of each stack, in
 place. sum_exchange.py does the same for pooled features that travel as sums.
 """
@@ -20,10 +20,10 @@ from genrec_jax.embedding import copied_tables, lookup, row_exchange
 from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding import init as init_lib
 from genrec_jax.embedding.exchange import Exchange
-from genrec_jax.embedding.layout import Places, Stack, StackLayout
+from genrec_jax.embedding.layout import Addresses, Stack, StackLayout
 from genrec_jax.embedding.pooled import IncomingRequests
 from genrec_jax.embedding.row_optimizers import RowOptimizerLike
-from genrec_jax.embedding.row_routes import RowRoutes, route_places
+from genrec_jax.embedding.row_routes import RowRoutes, route_addresses
 from genrec_jax.embedding.row_updates import Moved, RowUpdates
 from genrec_jax.embedding.scheme import ALL, PlanError
 from genrec_jax.embedding.sum_exchange import SumExchange
@@ -47,7 +47,7 @@ class ShardedRoutes:
     index: feature that is read row by row -> the index of each of its ids in
       `ids` (of its own block), `[P, ...]` of P microbatches.
     bags: feature that is read as sums -> its packed bags, `[P * B]`.
-    stacks: part of a stack that travels together -> its routed places.
+    stacks: part of a stack that travels together -> its routed addresses.
     pooled: group of features -> what its holders were asked for.
     blocks: parts of the ids whose rows and gradients are kept apart.
   """
@@ -188,9 +188,9 @@ class ShardedTables:
     routed = {}
     for key, exchange, stack, pieces in self._group_exchanges(distinct):
       # The pieces of a row are rows of the stack; they travel side by side.
-      places = [stack.locate(p, distinct[p.table]) for p in pieces]
-      places = Places(*map(jnp.concatenate, zip(*places, strict=True)))
-      routed[key] = route_places(exchange, stack, places, blocks)
+      addresses = [stack.locate(p, distinct[p.table]) for p in pieces]
+      addresses = Addresses(*map(jnp.concatenate, zip(*addresses, strict=True)))
+      routed[key] = route_addresses(exchange, stack, addresses, blocks)
     return ShardedRoutes(
       distinct, index, bags, routed, self._sum_exchange.route(bags), blocks
     )

@@ -214,7 +214,7 @@ def _put_piece(array: np.ndarray, stack, piece, view: np.ndarray) -> None:
   columns = slice(piece.first_column, piece.first_column + piece.columns)
   for first in range(0, piece.rows, RUN):
     ids = np.arange(first, min(first + RUN, piece.rows), dtype=np.int32)
-    view[ids[0] : ids[-1] + 1, columns] = array[stack.address(piece, ids)]
+    view[ids[0] : ids[-1] + 1, columns] = array[stack.index(piece, ids)]
 
 
 def _collect_metadata(workdir: pathlib.Path, step: int) -> dict[str, str]:

@@ -77,7 +77,7 @@ def test_tables_of_any_layout(which, tmp_path, log):
     for stack in whole.stacks.values():
       for piece in stack.pieces:
         ids = np.arange(piece.rows, dtype=np.int32)
-        rows = whole.host[0][stack.name][stack.address(piece, ids)]
+        rows = whole.host[0][stack.name][stack.index(piece, ids)]
         np.testing.assert_array_equal(follower.table(piece.table), rows + 0.5)
 
 

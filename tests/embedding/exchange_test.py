@@ -15,7 +15,7 @@ from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import ShardingPlan, TablePlan
 from genrec_jax.embedding.row_exchange import fetch_rows, push_gradients
-from genrec_jax.embedding.row_routes import route_places
+from genrec_jax.embedding.row_routes import route_addresses
 from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.parallel import codecs
 from genrec_jax.parallel import mesh as mesh_lib
@@ -54,7 +54,7 @@ def programs(exchange, repeats=1):
 
   return (
     mapped(
-      lambda ids: route_places(
+      lambda ids: route_addresses(
         exchange, STACK, STACK.locate(PIECE, ids), repeats
       )
     ),
@@ -173,7 +173,7 @@ DEEP = ShardingPlan(
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_rows_beyond_what_one_number_counts(kind):
-  """Places of an array that nobody could hold here, and who is asked."""
+  """Addresses in an array that nobody could hold here, and who is asked."""
   (stack,) = lay_out(DEEP).stacks.values()
   piece = stack.pieces[-1]
   assert stack.size > 2**32
@@ -182,8 +182,8 @@ def test_rows_beyond_what_one_number_counts(kind):
   exchange = Exchange(kind, capacity=8.0)
 
   def route(ids):
-    places = stack.locate(piece, ids[0])
-    asked = route_places(exchange, stack, places).first_round.asked
+    addresses = stack.locate(piece, ids[0])
+    asked = route_addresses(exchange, stack, addresses).first_round.asked
     return asked[None]
 
   routed = jax.jit(
@@ -195,7 +195,7 @@ def test_rows_beyond_what_one_number_counts(kind):
       check_vma=False,
     )
   )(ids)
-  device, row = np.divmod(stack.address(piece, ids), stack.depth)
+  device, row = np.divmod(stack.index(piece, ids), stack.depth)
   for number, asked in enumerate(np.asarray(routed)):
     found = np.sort(asked[asked < stack.depth])
     np.testing.assert_array_equal(found, np.sort(row[device == number]))

@@ -1,4 +1,4 @@
-"""Every row has a place, every place at most one row."""
+"""Every row has an address, every address at most one row."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +19,7 @@ def everything(stack):
   """{(table, first column, id): address} of a stack."""
   found = {}
   for piece in stack.pieces:
-    addresses = stack.address(piece, np.arange(MOST))
+    addresses = stack.index(piece, np.arange(MOST))
     assert np.all(addresses[piece.rows :] == stack.size)
     device, row = map(np.asarray, stack.locate(piece, jnp.arange(MOST)))
     np.testing.assert_array_equal(device * stack.depth + row, addresses)

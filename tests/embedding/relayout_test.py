@@ -68,8 +68,8 @@ def test_arrays_of_more_rows_than_one_number_counts_are_cut_anew(devices):
   ids = np.random.default_rng(0).integers(-2, 2**31 - 2, 500, np.int32)
   size = -(-old.size // devices)  # an int32 counts the rows of a device
   for piece in old.pieces:
-    places = old.locate(piece, jnp.asarray(ids))
-    found = relayout.find_runs(places, old, size)
-    address = old.address(piece, ids)
+    addresses = old.locate(piece, jnp.asarray(ids))
+    found = relayout.cut_anew(addresses, old, size)
+    address = old.index(piece, ids)
     np.testing.assert_array_equal(found.device, address // size)
     np.testing.assert_array_equal(found.row, address % size)

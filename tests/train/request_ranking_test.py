@@ -193,7 +193,7 @@ def name_arrays(state, stacks) -> dict[str, np.ndarray]:
   for name, stack in stacks.items():
     arrays = {'rows': state.tables[name], **state.row_opt_state[name]}
     for piece in stack.pieces:
-      at = stack.address(piece, np.arange(piece.rows, dtype=np.int32))
+      at = stack.index(piece, np.arange(piece.rows, dtype=np.int32))
       for what, array in arrays.items():
         key = f'{piece.table}/{piece.first_column}/{what}'
         named[key] = np.asarray(array)[at]
