@@ -5,7 +5,7 @@
   python -m benchmarks.trillions --chips 256 --parameters 5e12
 
 The size is that of the largest model of the ZionEX paper (Mudigere et al.
-2022); what its tables and layers are is not published, so these are ours: 256
+2022); what its tables and layers are is not published, so these are ours: 128
 bags of 20 ids, each of a table of its own, of 128 columns in bfloat16 moved by
 row_adagrad, whose rows are drawn from a lognormal distribution. The planner
 chooses where each table lies (`parallel.scheme=auto`), for a v5p as
@@ -29,7 +29,7 @@ from genrec_jax.runtime.mesh import MeshRuntime
 from genrec_jax.tasks.ranking import Ranking
 from pallas_kernels import dispatch
 
-TABLES, WIDTH, PER_BAG, NUMBERS = 256, 128, 20, 13
+TABLES, WIDTH, PER_BAG, NUMBERS = 128, 128, 20, 13
 SIGMA = 1.5  # of the logarithm of a table's rows
 MOST_ROWS = 2_000_000_000  # an int32 names hardly more
 BATCH = 64  # examples of a chip
