@@ -37,6 +37,7 @@ from pallas_kernels import dispatch
 
 TARGETS = {'cpu': (2, 4), 'tpu': (4, 4)}  # hosts, devices
 TOPOLOGY = 'v5e:4x4'
+LONG = {'cpu': 8, 'tpu': 16}  # ids in a bag
 NARROW = ('float16', 'bfloat16', 'fp8', 'int8')
 COLUMNS = (
   'case', 'dtype', 'bytes', 'formula_bytes', 'published_bytes', 'float32_x',
@@ -57,15 +58,15 @@ def main(argv: list[str] | None = None) -> None:
       found = list(measured(case, devices))
       rows += found
       print(cli.table(found, COLUMNS), flush=True)
-  add_ratios(rows)
   check(rows)
+  add_ratios(rows)
   notes = [
     'bytes: what a device sends in a step, of the collectives in the compiled '
     'HLO; ring for all-reduce, all-gather and reduce-scatter.',
     'Compiled, not run. tpu: ahead of time for 16 chips of a v5e, no TPU was '
     'there. On a CPU the ragged exchange is emulated.',
-    'Sizes: 32 examples on a device, 4 ids of each table, tables of width 64, '
-    'as many as devices (or as named).',
+    'Sizes: 32 examples on a device, 4 ids of each table (or as named), tables '
+    'of width 64, as many as devices (or as named).',
   ]
   cli.finish(args, 'sharding', rows, COLUMNS, notes)
 
@@ -96,6 +97,10 @@ def cases(target: str) -> Iterator[Case]:
 
   for scheme in SCHEMES:
     yield case(scheme)
+  # Enough ids in a bag for sums, and in a batch for whole tables.
+  yield case('row_wise', length=LONG[target])
+  if target == 'cpu':
+    yield case('data_parallel', length=LONG[target])
   yield case('table_wise', tables=base.group // 2 + 1)
   for scheme in ('table_wise', 'row_wise'):
     yield case(scheme, hosts=hosts // 2, replicas=2)
@@ -105,7 +110,7 @@ def cases(target: str) -> Iterator[Case]:
     for kind in KINDS:
       yield case(scheme, kind)
   for codec in NARROW:
-    yield case('row_wise', codec=codec)
+    yield case('row_wise', length=LONG[target], codec=codec)
     for kind in KINDS:
       yield case('table_wise', kind, codec=codec)
 
@@ -149,6 +154,8 @@ def row(c: Case, size: float, dtypes: set[str], parts: list[Sent]) -> dict:
   shape = [c.replicas] * (c.replicas > 1) + [c.hosts, c.devices]
   shape = 'x'.join(map(str, shape))
   setting = f'{c.target}/{shape}/{c.tables}/{c.scheme}/{c.kind}'
+  if c.length == LONG[c.target]:
+    setting += f'/{c.length}'
   over = '+'.join(first.over)
   found = {
     'case': f'{setting}/{c.codec}/{first.step}/{first.op}/{over}',
@@ -159,6 +166,7 @@ def row(c: Case, size: float, dtypes: set[str], parts: list[Sent]) -> dict:
     'kind': c.kind,
     'mesh': shape,
     'tables': c.tables,
+    'length': c.length,
     'codec': c.codec,
     'pass': first.step,
     'what': first.what,
