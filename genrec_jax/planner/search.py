@@ -13,9 +13,11 @@ import functools
 import time
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import Scheme
-from genrec_jax.planner import errors, leveling, storage
+from genrec_jax.planner import errors, leveling, storage, traffic
 from genrec_jax.planner.column_halving import split_search
 from genrec_jax.planner.evaluate import evaluate_plan
 from genrec_jax.planner.hardware import Topology
@@ -34,6 +36,7 @@ from genrec_jax.planner.partition import (
 from genrec_jax.planner.pooling import PoolingRule, fill_pooling
 from genrec_jax.planner.propose import PROPOSERS, propose_frugal
 from genrec_jax.planner.report import Report
+from genrec_jax.planner.traffic import Wire
 from genrec_jax.planner.workload import DensePart, Load
 
 PARTITIONERS = {
@@ -110,7 +113,7 @@ def make_plan(
     )
   plan = fill_pooling(search.plan, loads, batch, pooling)
   report = dataclasses.replace(
-    evaluate_plan(plan, loads, topology, batch, dense),
+    evaluate_plan(plan, loads, topology, batch, dense, pooling.exchange),
     made_by=search.made_by,
     tried=search.tried,
     notes=(f'stopped after {timeout:g} s: more time may find a better plan',)
@@ -128,7 +131,9 @@ class _Search:
     self.topology, self.constraints = topology, constraints
     self.items = enumerate_options(loads, topology, batch, constraints, **ways)
     self.cap = storage.table_budget(topology, dense)
+    self.batch, self.rule = batch, ways['rule']
     self.best: Placement | None = None
+    self.step = float('inf')  # of the best, as its program sends
     self.plan: ShardingPlan | None = None
     self.made_by, self.tried, self.late, self.seen = '', 0, False, set()
 
@@ -243,11 +248,28 @@ class _Search:
       plan, even = self._make_plan(placement), ', even arrays'
     if placement.needs(plan) > self.cap:
       return False
-    self.best, self.plan, self.made_by = placement, plan, made_by + even
+    step = self._measure_step(placement, plan)
+    if step < self.step * BETTER:
+      self.best, self.plan, self.step = placement, plan, step
+      self.made_by = made_by + even
     return True
 
   def _is_faster(self, placement: Placement) -> bool:
-    return not self.best or placement.rate < self.best.rate * BETTER
+    """Whether it may be the best; even shares flatter what is uneven."""
+    return placement.rate < self.step * BETTER
+
+  def _measure_step(self, placement: Placement, plan: ShardingPlan) -> float:
+    """Seconds of the busiest device, with what the plan's program sends."""
+    compute = np.zeros(plan.group_size)
+    for option in placement.options:
+      name = option.names[0]  # the others lie where it lies
+      for piece in range(plan.tables[name].pieces):
+        compute[list(plan.owners(name, piece))] += option.cost.compute
+    loads = list(self.loads.values())
+    plan = fill_pooling(plan, loads, self.batch, self.rule)
+    wire = Wire(self.rule.exchange, self.topology.platform)
+    sent = traffic.list_plan(plan, loads, self.batch, wire)
+    return compute.max() + sum(traffic.measure_time(sent, self.topology))
 
   def _is_hopeless(self, options: Sequence[Option]) -> bool:
     """Whether no partition of them can be faster than the best, or fit."""
@@ -259,7 +281,7 @@ class _Search:
     everywhere = sum(o.time for o in options if not o.kind.at_names)
     rest = (o.time for o in somewhere)
     bound = max(total, everywhere + max(rest, default=0.0))
-    return bool(self.best) and bound >= self.best.rate
+    return bound >= self.step
 
   def _make_plan(self, placement: Placement) -> ShardingPlan:
     return placement.plan(self.loads, self.topology, self.constraints)
