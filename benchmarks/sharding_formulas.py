@@ -350,15 +350,19 @@ def emulated(c: Case) -> list[Sent]:
     ('forward', CAPACITY, c.piece_bytes, 's', c.piece_bytes, 2),
     ('backward', 1, c.piece_bytes, 's', c.piece_bytes, 2),
   ):
-    found.append(
+    found += [
       Sent(
         step, 'ids' if step == 'ids' else 'rows', A2A, GROUP,
-        gathered(room * m * size, c.group) + counts * gathered(4, c.group),
-        f'({f"{room} " if room > 1 else ""}{text} {name} + {counts} 4) (W-1)',
+        gathered(room * m * size, c.group),
+        f'{f"{room} " if room > 1 else ""}{text} {name} (W-1)',
         exchanged(m * published, c.group),
         'emulated: each part as large as the whole, and its offsets',
-      )
-    )  # fmt: skip
+      ),
+      Sent(
+        step, 'scalars', A2A, GROUP, counts * gathered(4, c.group),
+        f'{counts} 4 (W-1)',
+      ),
+    ]  # fmt: skip
   return found
 
 

@@ -48,6 +48,7 @@ BETTER = 1 - 1e-9
 # Their proposals differ from the next in one table.
 STEPWISE, MOST_SKIPPED = ('greedy_max', 'greedy_sum'), 64
 SLACKS = (0.3, 0.05)  # of arrays, until they fit
+MOST_LEVEL = 4  # level placements that are compared
 
 
 def make_plan(
@@ -133,7 +134,9 @@ class _Search:
     self.cap = storage.table_budget(topology, dense)
     self.batch, self.rule = batch, ways['rule']
     self.best: Placement | None = None
-    self.step = float('inf')  # of the best, as its program sends
+    # The least seconds so far: with even shares, and of the best as its
+    # program sends.
+    self.rate = self.step = float('inf')
     self.plan: ShardingPlan | None = None
     self.made_by, self.tried, self.late, self.seen = '', 0, False, set()
 
@@ -184,15 +187,30 @@ class _Search:
     """Cuts large tables by rows if much of the memory would be padding."""
     if self.best is None or not self._wastes_memory(self.best, self.plan):
       return
+    # Also from whole tables, since the best was not chosen to be levelled.
+    whole = [min(own, key=lambda o: (o.shards, o.time)) for own in self.items]
+    level = {}  # seconds -> placement and plan
+    for options in (self.best.options, whole):
+      level |= self._level_options(options)
+    if level:
+      self.step = min(level)
+      self.best, self.plan = level[self.step]
+      self.made_by += ', level arrays'
+
+  def _level_options(self, options: Sequence[Option]) -> dict:
+    """Seconds -> some level placements of these options, and their plans."""
+    level = {}
     for placement in leveling.level_arrays(
-      self.items, self.best.options, self.topology, self.cap
+      self.items, options, self.topology, self.cap
     ):
       plan = self._make_plan(placement)
       fits = placement.needs(plan) <= self.cap
       if fits and not self._wastes_memory(placement, plan):
-        self.best, self.plan = placement, plan
-        self.made_by += ', level arrays'
-        return
+        step = self._measure_step(placement, plan)
+        level.setdefault(step, (placement, plan))
+      if len(level) == MOST_LEVEL:
+        break
+    return level
 
   def _wastes_memory(self, placement: Placement, plan: ShardingPlan) -> bool:
     allocated = storage.allocated_bytes(plan)
@@ -248,6 +266,7 @@ class _Search:
       plan, even = self._make_plan(placement), ', even arrays'
     if placement.needs(plan) > self.cap:
       return False
+    self.rate = placement.rate
     step = self._measure_step(placement, plan)
     if step < self.step * BETTER:
       self.best, self.plan, self.step = placement, plan, step
@@ -255,8 +274,8 @@ class _Search:
     return True
 
   def _is_faster(self, placement: Placement) -> bool:
-    """Whether it may be the best; even shares flatter what is uneven."""
-    return placement.rate < self.step * BETTER
+    """Whether it would be the best if all shares were even."""
+    return placement.rate < self.rate * BETTER
 
   def _measure_step(self, placement: Placement, plan: ShardingPlan) -> float:
     """Seconds of the busiest device, with what the plan's program sends."""
@@ -281,7 +300,7 @@ class _Search:
     everywhere = sum(o.time for o in options if not o.kind.at_names)
     rest = (o.time for o in somewhere)
     bound = max(total, everywhere + max(rest, default=0.0))
-    return bound >= self.step
+    return bound >= self.rate
 
   def _make_plan(self, placement: Placement) -> ShardingPlan:
     return placement.plan(self.loads, self.topology, self.constraints)

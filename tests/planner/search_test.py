@@ -233,11 +233,13 @@ def test_evaluate_adds_up_by_hand():
   load = Load('t', 1000, 128, features=(Feature(2.0),))
   plan = ShardingPlan({'t': load.plan('table_wise', (1,))}, devices=2)
   costs = evaluate_plan(plan, [load], machine, 64)
-  assert costs.times[0].sum() == 0
-  # N = 2 x 32 ids a device, W = 2, M = 32
+  # 64 ids and 32 bags a device
   forward = (64 * 2 * 8 + 64 * 2 * 512 + 32 * 2 * 512) / (897 * 2**30)
-  sent = 32 * 2 * 512 / (600 * 2**30)
-  assert costs.times[1] == pytest.approx([forward, 2 * forward, sent, sent])
+  # Both send as much, and tell each other the norm, 4 bytes.
+  there = (4 * (64 + 33) + 32 * 512) / (600 * 2**30)
+  again = (32 * 512 + 4) / (600 * 2**30)
+  assert costs.times[0] == pytest.approx([0, 0, there, again])
+  assert costs.times[1] == pytest.approx([forward, 2 * forward, there, again])
   assert list(costs.row_bytes) == [0, 1000 * 516]
   assert costs.allocated == 1001 * 516  # and the spare row
   assert costs.step == costs.critical_path
