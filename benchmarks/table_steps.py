@@ -85,7 +85,7 @@ class TableStep:
       drawn = rng.integers(0, load.rows, count * ids, np.int32)
       lengths = np.full(count * bags, ids // max(1, bags), np.int32)
       values[name] = drawn, lengths, np.ones(count * ids, np.float32)
-    return jax.device_put(values, NamedSharding(self.mesh, SPLIT))
+    return jax.tree.map(lambda x: self._put(x, SPLIT), values)
 
   def _shapes(self):
     arrays = self.tables.layout.shapes()
@@ -94,9 +94,20 @@ class TableStep:
   def init_state(self):
     """Arrays of ones, and slots, for all devices."""
     return jax.tree.map(
-      lambda x: jax.device_put(jnp.ones(x.shape, x.dtype), x.sharding),
+      lambda x: jax.make_array_from_callback(
+        x.shape,
+        x.sharding,
+        lambda at: np.ones(
+          [len(range(n)[i]) for n, i in zip(x.shape, at)], x.dtype
+        ),
+      ),
       self._whole_state(),
     )
+
+  def _put(self, x: np.ndarray, spec: PartitionSpec) -> jax.Array:
+    """An array of all devices, of which a process makes its part."""
+    sharding = NamedSharding(self.mesh, spec)
+    return jax.make_array_from_callback(x.shape, sharding, lambda at: x[at])
 
   def _specs(self):
     return tuple(self.tables.partition(x) for x in self._shapes())
