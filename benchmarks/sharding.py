@@ -8,7 +8,7 @@ Nothing runs and no data is needed. The three parts of a step (routing of ids,
 forward, backward) are compiled: for 8 CPU devices as 2 hosts of 4, and ahead of
 time for the 16 chips of a TPU v5e as 4 hosts of 4. Every collective of their
 HLO must be one that benchmarks/sharding_formulas.py knows, with the same number
-of bytes, and the planner (genrec_jax/planner/traffic.py) must say the same;
+of bytes, and the planner must say the same (genrec_jax/planner/plan_traffic.py);
 otherwise this program fails.
 
 Programs have overflow='raise': with 'rounds' they hold all collectives twice,
@@ -35,7 +35,7 @@ from genrec_jax.embedding.plan import SCHEMES
 from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.planner import traffic
+from genrec_jax.planner import plan_traffic
 from genrec_jax.planner.traffic import Wire
 from pallas_kernels import dispatch
 
@@ -167,7 +167,7 @@ def plan_bytes(c: Case) -> dict[tuple, float]:
     for n, s in specs.items()
   ]
   found = {}
-  for t in traffic.list_plan(
+  for t in plan_traffic.list_plan(
     plan, loads, c.batch * c.group * c.replicas, Wire(exchange_of(c), c.target)
   ):
     key = t.step, t.op, t.over

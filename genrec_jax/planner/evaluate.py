@@ -6,7 +6,7 @@ import numpy as np
 
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.plan import PlanError, ShardingPlan
-from genrec_jax.planner import sizing, storage, traffic
+from genrec_jax.planner import plan_traffic, sizing, storage, traffic
 from genrec_jax.planner.cost import shard_cost
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.report import Report, TableLine
@@ -57,7 +57,7 @@ def evaluate_plan(
     about = load.name, load.rows, load.dim, table.scheme, table.at
     lines.append(TableLine(*about, row_bytes * count, cost))
   wire = Wire(exchange, topology.platform)
-  sent = traffic.list_plan(plan, loads, batch, wire)
+  sent = plan_traffic.list_plan(plan, loads, batch, wire)
   times[:, 2:] = traffic.measure_time(sent, topology)
   return Report(
     topology=topology,

@@ -17,7 +17,13 @@ import numpy as np
 
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import Scheme
-from genrec_jax.planner import errors, leveling, storage, traffic
+from genrec_jax.planner import (
+  errors,
+  leveling,
+  plan_traffic,
+  storage,
+  traffic,
+)
 from genrec_jax.planner.column_halving import split_search
 from genrec_jax.planner.evaluate import evaluate_plan
 from genrec_jax.planner.hardware import Topology
@@ -287,7 +293,7 @@ class _Search:
     loads = list(self.loads.values())
     plan = fill_pooling(plan, loads, self.batch, self.rule)
     wire = Wire(self.rule.exchange, self.topology.platform)
-    sent = traffic.list_plan(plan, loads, self.batch, wire)
+    sent = plan_traffic.list_plan(plan, loads, self.batch, wire)
     return compute.max() + sum(traffic.measure_time(sent, self.topology))
 
   def _is_hopeless(self, options: Sequence[Option]) -> bool:

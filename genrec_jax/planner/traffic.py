@@ -25,21 +25,19 @@ is taken (`copied_tables`). Sums of all devices give way to rows where there are
 more of them than there is room for rows (`sums_give_way`).
 
 The rooms have least sizes, tables of gradients are padded, a ragged exchange
-depends on the platform: `list_plan` counts all that.
+depends on the platform: `plan_traffic.list_plan` counts all that.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
-from genrec_jax.embedding import copied_tables, layout
+from genrec_jax.embedding import copied_tables
 from genrec_jax.embedding.exchange import Exchange
-from genrec_jax.embedding.layout import Piece, Stack
 from genrec_jax.embedding.plan import ShardingPlan
-from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
-from genrec_jax.embedding.scheme import ALL, HOST, ONE, Scheme
+from genrec_jax.embedding.scheme import ALL, ONE, Scheme
 from genrec_jax.planner.hardware import Topology
-from genrec_jax.planner.workload import DENSE, Load, slot_bytes
+from genrec_jax.planner.workload import DENSE, Load
 
 GROUP, HOSTS, DEVICES = ('host', 'dev'), ('host',), ('dev',)
 EVERYONE, REPLICAS = ('rep', 'host', 'dev'), ('rep',)
@@ -118,7 +116,7 @@ def _gathered(own: float, n: int) -> float:
   return own * (n - 1)
 
 
-def _reduced(held: float, n: int) -> float:
+def reduced(held: float, n: int) -> float:
   """All-reduce of what a device holds."""
   return 2 * held * (n - 1) / n
 
@@ -161,7 +159,7 @@ def list_rows(
         'backward', 'rows', ALL_GATHER, GROUP, _gathered(needed * backward, n)
       ),
     ]
-  found = [_list_scalar(mesh, 'ids', GROUP)]  # how full the fullest room is
+  found = [list_scalar(mesh, 'ids', GROUP)]  # how full the fullest room is
   parts = ('ids', WORD), ('forward', forward), ('backward', backward)
   for step, size in parts:
     what, used = 'ids' if step == 'ids' else 'rows', 1.0
@@ -285,9 +283,10 @@ def sums_give_way(
   return spread == ALL and bags * mesh.group_size >= capacity * ids
 
 
-def _list_scalar(mesh: Mesh, step: str, over: tuple[str, ...]) -> Transfer:
+def list_scalar(mesh: Mesh, step: str, over: tuple[str, ...]) -> Transfer:
+  """A number that all devices know afterwards."""
   n = mesh.group_size * (mesh.replicas if over == EVERYONE else 1)
-  return Transfer(step, 'scalars', ALL_REDUCE, over, _reduced(WORD, n))
+  return Transfer(step, 'scalars', ALL_REDUCE, over, reduced(WORD, n))
 
 
 # --- One table by itself, as if all others were like it.
@@ -317,7 +316,7 @@ def list_piece(
   wire = wire.of(load)
   reads = count_reads(load, scheme.spread, examples, mesh, wire)
   if scheme.spread is None:
-    return _list_whole(load, reads, mesh)
+    return list_whole(load, reads, mesh)
   found = []
   for bags, ids, weighted in reads.sums:
     found += list_sums(
@@ -370,7 +369,7 @@ def count_reads(
     wire: how values travel.
     exact: whether ids and bags are counted whole.
   """
-  whole = _round_up if exact else float
+  whole = round_up if exact else float
   ids_of_rows, sums = 0.0, []
   for feature in load.features:
     bags = whole(examples * feature.poolings)
@@ -385,177 +384,20 @@ def count_reads(
   return Reads(rows, min(ids_of_rows * load.distinct, rows), tuple(sums))
 
 
-def _round_up(x: float) -> int:
+def round_up(x: float) -> int:
   return math.ceil(x - 1e-9)
 
 
-def _list_whole(load: Load, reads: Reads, mesh: Mesh) -> list[Transfer]:
+def list_whole(load: Load, reads: Reads, mesh: Mesh) -> list[Transfer]:
   """A table that every device holds."""
   if load.optimizer == DENSE:  # the gradient of all of it, with the dense part
     n = mesh.group_size * mesh.replicas
-    sent = _reduced(load.rows * load.dim * WORD, n)
+    sent = reduced(load.rows * load.dim * WORD, n)
     return [Transfer('backward', 'rows', ALL_REDUCE, EVERYONE, sent)]
   entries = reads.rows + sum(ids for _, ids, _ in reads.sums)
   if not entries:
     return []
   return list_gradients_of_copies(mesh, entries, load.rows, load.dim)
-
-
-# --- A plan.
-
-
-def list_plan(
-  plan: ShardingPlan,
-  loads: Sequence[Load],
-  batch: int,
-  wire: Wire = Wire(),
-  laid: layout.StackLayout | None = None,
-) -> list[Transfer]:
-  """What a device sends in a step under a plan; the same on all devices.
-
-  Args:
-    plan: where rows lie, and how pooled features travel.
-    loads: the tables and the lookups into them; `length` is the room for ids.
-    batch: examples of a step on all devices together.
-    wire: how values travel.
-    laid: the layout of the plan, if it is known.
-  """
-  laid = laid or layout.lay_out(plan)
-  examples = batch / (plan.group_size * plan.replicas)
-  found, reads, wires, by_name = [], {}, {}, {}
-  for load in loads:
-    load = load.with_pooling(plan.pooling)
-    by_name[load.name], wires[load.name] = load, wire.of(load)
-    reads[load.name] = count_reads(
-      load,
-      plan.tables[load.name].spread,
-      examples,
-      plan,
-      wires[load.name],
-      exact=True,
-    )
-    if load.name in laid.whole:
-      found += _list_whole(load, reads[load.name], plan)
-  for stack in laid.stacks.values():
-    found += _list_stack(plan, stack, by_name, reads, wires)
-  if laid.stacks:
-    found.append(_list_scalar(plan, 'backward', EVERYONE))  # the norm
-  if plan.replicas > 1:
-    found += [_list_mean(plan, s, by_name) for s in laid.stacks.values()]
-  return found
-
-
-def _list_stack(
-  plan: ShardingPlan,
-  stack: Stack,
-  loads: Mapping[str, Load],
-  reads: Mapping[str, Reads],
-  wires: Mapping[str, Wire],
-) -> list[Transfer]:
-  """What travels for the pieces of one array; other arguments by table."""
-  found = []
-  arrived = {}  # exchange -> gradients of rows that a device gets
-  by_wire = {}
-  for piece in stack.pieces:
-    by_wire.setdefault(wires[piece.table], []).append(piece)
-  for wire, pieces in by_wire.items():
-    for spread in (ONE, HOST, ALL):
-      own = [p for p in pieces if p.spread == spread]
-      entries = [(p, read) for p in own for read in reads[p.table].sums]
-      if not entries:
-        continue
-      count, ids = _find_fullest(plan, spread, entries)
-      bags = max(bags for _, (bags, _, _) in entries)
-      weighted = any(weighted for *_, (_, _, weighted) in entries)
-      found += list_sums(
-        plan, wire, stack.columns, spread, count, ids, bags, weighted
-      )
-      arrived.setdefault(wire, 0)
-      arrived[wire] += plan.group_size * ids
-    asking = [p for p in pieces if reads[p.table].rows]
-    if asking:
-      moved, received = _list_rows_of(plan, stack, asking, reads, wire)
-      found += moved
-      arrived[wire] = arrived.get(wire, 0) + received
-  if _exchanges_squares(stack, loads):
-    for wire, received in arrived.items():
-      found += _list_squares(plan, stack, wire, received)
-  return found
-
-
-def _find_fullest(plan, spread, entries) -> tuple[int, int]:
-  """Most pieces, and most ids, of a device or host; entries are reads of it."""
-  counts, ids = {}, {}
-  for piece, (_, room, _) in entries:
-    place = {ONE: piece.owners[0], HOST: piece.owners[0] // plan.devices}
-    at = place.get(spread, 0)
-    counts[at] = counts.get(at, 0) + 1
-    ids[at] = ids.get(at, 0) + room
-  return max(counts.values()), max(ids.values())
-
-
-def _list_rows_of(
-  plan: ShardingPlan,
-  stack: Stack,
-  pieces: Iterable[Piece],
-  reads: Mapping[str, Reads],
-  wire: Wire,
-) -> tuple[list[Transfer], int]:
-  """What travels of these pieces, and how many gradients a device gets."""
-  exchange, n = wire.exchange, plan.group_size
-  needed, expected, asked = 0, 0.0, [0.0] * n
-  for piece in pieces:
-    needed += reads[piece.table].rows
-    expected += reads[piece.table].expected
-    for device in piece.owners:
-      asked[device] += reads[piece.table].expected / len(piece.owners)
-  room = exchange.room(needed, n)
-  total_room = exchange.total_room(needed, n)
-  fill = max(asked) / room
-  if exchange.kind == 'ragged':
-    fill = max(asked) * n / total_room
-  rounds = max(1, math.ceil(fill - 1e-9))
-  sent = list_rows(
-    plan, wire, stack.columns, needed, room, total_room,
-    expected=expected, rounds=rounds,
-  )  # fmt: skip
-  received = {'gather': n * needed, 'all_to_all': n * room}
-  return sent, received.get(exchange.kind, total_room)
-
-
-def _exchanges_squares(stack: Stack, loads: Mapping[str, Load]) -> bool:
-  """Whether pieces of a row tell each other the squares of their gradients."""
-  load = loads[stack.pieces[0].table]
-  optimizer = load.outside or ROW_OPTIMIZERS[load.optimizer]
-  return optimizer.needs_row_squares and any(
-    p.columns < loads[p.table].dim for p in stack.pieces
-  )
-
-
-def _list_squares(plan, stack, wire: Wire, received: int) -> list[Transfer]:
-  """The squares of rows that were sent gradients, there and back."""
-  plain = Exchange(wire.exchange.kind, wire.exchange.capacity)
-  needed, n = min(received, stack.depth), plan.group_size
-  sent = list_rows(
-    plan,
-    Wire(plain, wire.platform),
-    1,
-    needed,
-    plain.room(needed, n),
-    plain.total_room(needed, n),
-  )
-  return [dataclasses.replace(t, step='backward') for t in sent]
-
-
-def _list_mean(plan, stack: Stack, loads: Mapping[str, Load]) -> Transfer:
-  """The mean of an array and its slots over replica groups."""
-  load, count = loads[stack.pieces[0].table], plan.replicas
-  held = stack.depth * stack.columns * WORD
-  held += slot_bytes(load.optimizer, stack.depth, stack.columns, load.outside)
-  # A count that is no power of two takes a sum and a mean of differences.
-  times = 1 if count & (count - 1) == 0 else 2
-  sent = times * _reduced(held, count)
-  return Transfer('backward', 'copies', ALL_REDUCE, REPLICAS, sent)
 
 
 # --- Links.

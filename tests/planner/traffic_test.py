@@ -7,7 +7,8 @@ from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import SCHEMES
 from genrec_jax.planner import Feature, Load
-from genrec_jax.planner.traffic import Wire, list_plan
+from genrec_jax.planner.plan_traffic import list_plan
+from genrec_jax.planner.traffic import Wire
 
 # No two tables are alike, nor is any number of rows a multiple of another.
 TAGS = Load('tags', 700, 32, features=(Feature(9.0, name='tags'), Feature(2.0)))
