@@ -8,8 +8,8 @@ Nothing runs and no data is needed. The three parts of a step (routing of ids,
 forward, backward) are compiled: for 8 CPU devices as 2 hosts of 4, and ahead of
 time for the 16 chips of a TPU v5e as 4 hosts of 4. Every collective of their
 HLO must be one that benchmarks/sharding_formulas.py knows, with the same number
-of bytes, and the planner must say the same (genrec_jax/planner/plan_traffic.py);
-otherwise this program fails.
+of bytes, and the planner (genrec_jax/planner/plan_traffic.py) must say the
+same; otherwise this program fails.
 
 Programs have overflow='raise': with 'rounds' they hold all collectives twice,
 the second time in a loop that mostly does nothing.
