@@ -33,25 +33,51 @@ from genrec_jax.planner.traffic import (
 from genrec_jax.planner.workload import Load, slot_bytes
 
 
-def list_plan(
-  plan: ShardingPlan,
-  loads: Sequence[Load],
-  batch: int,
-  wire: Wire = Wire(),
-  laid: layout.StackLayout | None = None,
-) -> list[Transfer]:
-  """What a device sends in a step under a plan; the same on all devices.
+@dataclasses.dataclass(frozen=True)
+class Group:
+  """What travels together: rows, or sums, of pieces of one array.
 
-  Args:
-    plan: where rows lie, and how pooled features travel.
-    loads: the tables and the lookups into them; `length` is the room for ids.
-    batch: examples of a step on all devices together.
-    wire: how values travel.
-    laid: the layout of the plan, if it is known.
+  Attributes:
+    wire: how.
+    sent: what a device sends.
+    arrivals: gradients of rows that a device gets, or requests of sums.
+    needed: rows that a device asks for; 0 for sums.
+    sums: that a device makes for others; 0 for rows.
   """
-  laid = laid or layout.lay_out(plan)
+
+  wire: Wire
+  sent: tuple[Transfer, ...]
+  arrivals: int
+  needed: int = 0
+  sums: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """A step over the tables of a plan, in numbers.
+
+  Attributes:
+    plan: where rows lie.
+    laid: its layout.
+    loads: table -> its lookups, as the plan has pooled features travel.
+    reads: table -> what a device reads of it.
+    groups: stack -> what travels together.
+  """
+
+  plan: ShardingPlan
+  laid: layout.StackLayout
+  loads: Mapping[str, Load]
+  reads: Mapping[str, Reads]
+  groups: Mapping[str, Sequence[Group]]
+
+
+def count_step(
+  plan: ShardingPlan, loads: Sequence[Load], batch: int, wire: Wire = Wire()
+) -> Step:
+  """What a device reads, and what travels; arguments as `list_plan`."""
+  laid = layout.lay_out(plan)
   examples = batch / (plan.group_size * plan.replicas)
-  found, reads, wires, by_name = [], {}, {}, {}
+  reads, wires, by_name = {}, {}, {}
   for load in loads:
     load = load.with_pooling(plan.pooling)
     by_name[load.name], wires[load.name] = load, wire.of(load)
@@ -63,27 +89,53 @@ def list_plan(
       wires[load.name],
       exact=True,
     )
-    if load.name in laid.whole:
-      found += list_whole(load, reads[load.name], plan)
-  for stack in laid.stacks.values():
-    found += _list_stack(plan, stack, by_name, reads, wires)
-  if laid.stacks:
+  groups = {
+    stack.name: list(_group_pieces(plan, stack, reads, wires))
+    for stack in laid.stacks.values()
+  }
+  return Step(plan, laid, by_name, reads, groups)
+
+
+def list_plan(
+  plan: ShardingPlan, loads: Sequence[Load], batch: int, wire: Wire = Wire()
+) -> list[Transfer]:
+  """What a device sends in a step under a plan; the same on all devices.
+
+  Args:
+    plan: where rows lie, and how pooled features travel.
+    loads: the tables and the lookups into them; `length` is the room for ids.
+    batch: examples of a step on all devices together.
+    wire: how values travel.
+  """
+  step = count_step(plan, loads, batch, wire)
+  found = []
+  for name in step.laid.whole:
+    found += list_whole(step.loads[name], step.reads[name], plan)
+  for name, groups in step.groups.items():
+    stack = step.laid.stacks[name]
+    for group in groups:
+      found += group.sent
+    if _exchanges_squares(stack, step.loads):
+      arrived = {}  # those of one exchange are merged
+      for group in groups:
+        arrived.setdefault(group.wire, 0)
+        arrived[group.wire] += group.arrivals
+      for of_wire, arrivals in arrived.items():
+        found += _list_squares(plan, stack, of_wire, arrivals)
+    if plan.replicas > 1:
+      found.append(_list_mean(plan, stack, step.loads))
+  if step.groups:
     found.append(list_scalar(plan, 'backward', EVERYONE))  # the norm
-  if plan.replicas > 1:
-    found += [_list_mean(plan, s, by_name) for s in laid.stacks.values()]
   return found
 
 
-def _list_stack(
+def _group_pieces(
   plan: ShardingPlan,
   stack: Stack,
-  loads: Mapping[str, Load],
   reads: Mapping[str, Reads],
   wires: Mapping[str, Wire],
-) -> list[Transfer]:
-  """What travels for the pieces of one array; other arguments by table."""
-  found = []
-  arrived = {}  # exchange -> gradients of rows that a device gets
+) -> Iterable[Group]:
+  """What travels together of one array; other arguments by table."""
   by_wire = {}
   for piece in stack.pieces:
     by_wire.setdefault(wires[piece.table], []).append(piece)
@@ -91,25 +143,23 @@ def _list_stack(
     for spread in (ONE, HOST, ALL):
       own = [p for p in pieces if p.spread == spread]
       entries = [(p, read) for p in own for read in reads[p.table].sums]
-      if not entries:
-        continue
-      count, ids = _find_fullest(plan, spread, entries)
-      bags = max(bags for _, (bags, _, _) in entries)
-      weighted = any(weighted for *_, (_, _, weighted) in entries)
-      found += list_sums(
-        plan, wire, stack.columns, spread, count, ids, bags, weighted
-      )
-      arrived.setdefault(wire, 0)
-      arrived[wire] += plan.group_size * ids
+      if entries:
+        yield _count_sums(plan, stack, spread, entries, wire)
     asking = [p for p in pieces if reads[p.table].rows]
     if asking:
-      moved, received = _list_rows_of(plan, stack, asking, reads, wire)
-      found += moved
-      arrived[wire] = arrived.get(wire, 0) + received
-  if _exchanges_squares(stack, loads):
-    for wire, received in arrived.items():
-      found += _list_squares(plan, stack, wire, received)
-  return found
+      yield _count_rows(plan, stack, asking, reads, wire)
+
+
+def _count_sums(plan, stack: Stack, spread: str, entries, wire: Wire) -> Group:
+  """Sums of rows that are spread alike; entries are reads of pieces."""
+  count, ids = _find_fullest(plan, spread, entries)
+  bags = max(bags for _, (bags, _, _) in entries)
+  weighted = any(weighted for *_, (_, _, weighted) in entries)
+  sent = list_sums(
+    plan, wire, stack.columns, spread, count, ids, bags, weighted
+  )
+  n = plan.group_size
+  return Group(wire, tuple(sent), n * ids, sums=n * count * bags)
 
 
 def _find_fullest(plan, spread, entries) -> tuple[int, int]:
@@ -123,14 +173,14 @@ def _find_fullest(plan, spread, entries) -> tuple[int, int]:
   return max(counts.values()), max(ids.values())
 
 
-def _list_rows_of(
+def _count_rows(
   plan: ShardingPlan,
   stack: Stack,
   pieces: Iterable[Piece],
   reads: Mapping[str, Reads],
   wire: Wire,
-) -> tuple[list[Transfer], int]:
-  """What travels of these pieces, and how many gradients a device gets."""
+) -> Group:
+  """Rows of these pieces."""
   exchange, n = wire.exchange, plan.group_size
   needed, expected, asked = 0, 0.0, [0.0] * n
   for piece in pieces:
@@ -143,13 +193,20 @@ def _list_rows_of(
   fill = max(asked) / room
   if exchange.kind == 'ragged':
     fill = max(asked) * n / total_room
-  rounds = max(1, math.ceil(fill - 1e-9))
   sent = list_rows(
-    plan, wire, stack.columns, needed, room, total_room,
-    expected=expected, rounds=rounds,
-  )  # fmt: skip
-  received = {'gather': n * needed, 'all_to_all': n * room}
-  return sent, received.get(exchange.kind, total_room)
+    plan,
+    wire,
+    stack.columns,
+    needed,
+    room,
+    total_room,
+    expected=expected,
+    rounds=max(1, math.ceil(fill - 1e-9)),
+  )
+  arrivals = {'gather': n * needed, 'all_to_all': n * room}
+  return Group(
+    wire, tuple(sent), arrivals.get(exchange.kind, total_room), needed=needed
+  )
 
 
 def _exchanges_squares(stack: Stack, loads: Mapping[str, Load]) -> bool:
