@@ -55,6 +55,7 @@ BETTER = 1 - 1e-9
 STEPWISE, MOST_SKIPPED = ('greedy_max', 'greedy_sum'), 64
 SLACKS = (0.3, 0.05)  # of arrays, until they fit
 MOST_LEVEL = 4  # level placements that are compared
+FEW = 4  # tables of which all promising placements are compared
 
 
 def make_plan(
@@ -272,7 +273,7 @@ class _Search:
       plan, even = self._make_plan(placement), ', even arrays'
     if placement.needs(plan) > self.cap:
       return False
-    self.rate = placement.rate
+    self.rate = min(self.rate, placement.rate)
     step = self._measure_step(placement, plan)
     if step < self.step * BETTER:
       self.best, self.plan, self.step = placement, plan, step
@@ -280,8 +281,11 @@ class _Search:
     return True
 
   def _is_faster(self, placement: Placement) -> bool:
-    """Whether it would be the best if all shares were even."""
-    return placement.rate < self.rate * BETTER
+    """Whether it may be the best; its time is that of even shares."""
+    limit = self.rate
+    if len(self.items) <= FEW:  # even shares are far from theirs
+      limit = max(self.rate, 2 * self.step)
+    return placement.rate < limit * BETTER
 
   def _measure_step(self, placement: Placement, plan: ShardingPlan) -> float:
     """Seconds of the busiest device, with what the plan's program sends."""
@@ -306,7 +310,7 @@ class _Search:
     everywhere = sum(o.time for o in options if not o.kind.at_names)
     rest = (o.time for o in somewhere)
     bound = max(total, everywhere + max(rest, default=0.0))
-    return bound >= self.rate
+    return bound >= (self.step if len(self.items) <= FEW else self.rate)
 
   def _make_plan(self, placement: Placement) -> ShardingPlan:
     return placement.plan(self.loads, self.topology, self.constraints)
