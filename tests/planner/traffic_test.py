@@ -12,7 +12,7 @@ from genrec_jax.planner.traffic import Wire
 
 # No two tables are alike, nor is any number of rows a multiple of another.
 TAGS = Load('tags', 700, 32, features=(Feature(9.0, name='tags'), Feature(2.0)))
-BRANDS = Load('brands', 50, 32, features=(Feature(3.0, name='brands'),))
+BRANDS = Load('brands', 30, 32, features=(Feature(3.0, name='brands'),))
 CLICKS = Load('clicks', 900, 32, features=(Feature(5.0, pooled=False),))
 WORDS = Load(
   'words', 301, 32, features=(Feature(4.0, weighted=True, name='words'),)
