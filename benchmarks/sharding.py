@@ -8,7 +8,8 @@ Nothing runs and no data is needed. The three parts of a step (routing of ids,
 forward, backward) are compiled: for 8 CPU devices as 2 hosts of 4, and ahead of
 time for the 16 chips of a TPU v5e as 4 hosts of 4. Every collective of their
 HLO must be one that benchmarks/sharding_formulas.py knows, with the same number
-of bytes; otherwise this program fails.
+of bytes, and the planner (genrec_jax/planner/plan_traffic.py) must say the
+same; otherwise this program fails.
 
 Programs have overflow='raise': with 'rounds' they hold all collectives twice,
 the second time in a loop that mostly does nothing.
@@ -26,6 +27,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import aot_compile, cli, hlo, sharding_formulas
 from benchmarks.sharding_formulas import PASSES, ROWS, Case, Sent
+from genrec_jax import planner
 from genrec_jax.embedding import single_scheme
 from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.layout import lay_out
@@ -33,14 +35,17 @@ from genrec_jax.embedding.plan import SCHEMES
 from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
+from genrec_jax.planner import plan_traffic
+from genrec_jax.planner.traffic import Wire
 from pallas_kernels import dispatch
 
 TARGETS = {'cpu': (2, 4), 'tpu': (4, 4)}  # hosts, devices
 TOPOLOGY = 'v5e:4x4'
+LONG = {'cpu': 8, 'tpu': 16}  # ids in a bag
 NARROW = ('float16', 'bfloat16', 'fp8', 'int8')
 COLUMNS = (
-  'case', 'dtype', 'bytes', 'formula_bytes', 'published_bytes', 'float32_x',
-  'note',
+  'case', 'dtype', 'bytes', 'formula_bytes', 'planner_bytes',
+  'published_bytes', 'float32_x', 'note',
 )  # fmt: skip
 
 
@@ -57,15 +62,15 @@ def main(argv: list[str] | None = None) -> None:
       found = list(measured(case, devices))
       rows += found
       print(cli.table(found, COLUMNS), flush=True)
-  add_ratios(rows)
   check(rows)
+  add_ratios(rows)
   notes = [
     'bytes: what a device sends in a step, of the collectives in the compiled '
     'HLO; ring for all-reduce, all-gather and reduce-scatter.',
     'Compiled, not run. tpu: ahead of time for 16 chips of a v5e, no TPU was '
     'there. On a CPU the ragged exchange is emulated.',
-    'Sizes: 32 examples on a device, 4 ids of each table, tables of width 64, '
-    'as many as devices (or as named).',
+    'Sizes: 32 examples on a device, 4 ids of each table (or as named), tables '
+    'of width 64, as many as devices (or as named).',
   ]
   cli.finish(args, 'sharding', rows, COLUMNS, notes)
 
@@ -96,6 +101,10 @@ def cases(target: str) -> Iterator[Case]:
 
   for scheme in SCHEMES:
     yield case(scheme)
+  # Enough ids in a bag for sums, and in a batch for whole tables.
+  yield case('row_wise', length=LONG[target])
+  if target == 'cpu':
+    yield case('data_parallel', length=LONG[target])
   yield case('table_wise', tables=base.group // 2 + 1)
   for scheme in ('table_wise', 'row_wise'):
     yield case(scheme, hosts=hosts // 2, replicas=2)
@@ -105,7 +114,7 @@ def cases(target: str) -> Iterator[Case]:
     for kind in KINDS:
       yield case(scheme, kind)
   for codec in NARROW:
-    yield case('row_wise', codec=codec)
+    yield case('row_wise', length=LONG[target], codec=codec)
     for kind in KINDS:
       yield case('table_wise', kind, codec=codec)
 
@@ -134,13 +143,37 @@ def measured(c: Case, devices) -> Iterator[dict]:
   def place(sent):
     return PASSES.index(sent.step), sent.op, sent.over
 
+  planned = plan_bytes(c)
   predicted = sorted(sharding_formulas.predicted(c), key=place)
   for _, parts in itertools.groupby(predicted, key=place):
-    first, *others = parts
+    parts = list(parts)
+    first = parts[0]
     key = first.step, first.op, as_sets(groups(c, first.over))
-    yield row(c, *found.pop(key, (0, set())), [first, *others])
+    line = row(c, *found.pop(key, (0, set())), parts)
+    # Scalars are those of parts that are compiled apart.
+    scalars = sum(s.bytes for s in parts if s.what == 'scalars')
+    where = first.step, first.op, first.over
+    yield line | {'planner_bytes': _whole(planned.get(where, 0) + scalars)}
   for (step, op, _), measure in found.items():
     yield row(c, *measure, [Sent(step, 'unknown', op, ('?',), 0, '')])
+
+
+def plan_bytes(c: Case) -> dict[tuple, float]:
+  """(part of the step, collective, axes) -> bytes that the planner says."""
+  specs, plan = place_tables(c)
+  feature = planner.Feature(c.length, pooled=c.kind == 'pooled')
+  loads = [
+    planner.Load(n, s.rows, s.dim, optimizer=s.update, features=(feature,))
+    for n, s in specs.items()
+  ]
+  found = {}
+  for t in plan_traffic.list_plan(
+    plan, loads, c.batch * c.group * c.replicas, Wire(exchange_of(c), c.target)
+  ):
+    key = t.step, t.op, t.over
+    size = 0 if t.what == 'scalars' else t.bytes
+    found[key] = found.get(key, 0) + size
+  return found
 
 
 def row(c: Case, size: float, dtypes: set[str], parts: list[Sent]) -> dict:
@@ -149,6 +182,8 @@ def row(c: Case, size: float, dtypes: set[str], parts: list[Sent]) -> dict:
   shape = [c.replicas] * (c.replicas > 1) + [c.hosts, c.devices]
   shape = 'x'.join(map(str, shape))
   setting = f'{c.target}/{shape}/{c.tables}/{c.scheme}/{c.kind}'
+  if c.length == LONG[c.target]:
+    setting += f'/{c.length}'
   over = '+'.join(first.over)
   found = {
     'case': f'{setting}/{c.codec}/{first.step}/{first.op}/{over}',
@@ -159,6 +194,7 @@ def row(c: Case, size: float, dtypes: set[str], parts: list[Sent]) -> dict:
     'kind': c.kind,
     'mesh': shape,
     'tables': c.tables,
+    'length': c.length,
     'codec': c.codec,
     'pass': first.step,
     'what': first.what,
@@ -189,7 +225,11 @@ def add_ratios(rows: list[dict]) -> None:
 
 def check(rows: list[dict]) -> None:
   """Ends the program where a formula is not what was compiled."""
-  wrong = [r for r in rows if r['bytes'] != r['formula_bytes']]
+  wrong = [
+    r
+    for r in rows
+    if not r['bytes'] == r['formula_bytes'] == r.get('planner_bytes')
+  ]
   if wrong:
     cli.fail('formula and program differ:\n' + cli.table(wrong, COLUMNS))
 
@@ -199,19 +239,10 @@ def check(rows: list[dict]) -> None:
 
 def compiled(c: Case, devices) -> dict[str, list[hlo.Collective]]:
   """Part of the step -> its collectives."""
-  specs = {
-    f't{i:02}': TableSpec(f't{i:02}', ROWS, c.width, update='row_sgd')
-    for i in range(c.tables)
-  }
-  plan = single_scheme.plan_with_scheme(
-    specs, c.scheme, hosts=c.hosts, devices=c.devices, replicas=c.replicas
-  )
-  kind = 'all_to_all' if c.kind == 'pooled' else c.kind
-  capacity = sharding_formulas.CAPACITY
-  exchange = Exchange(kind, capacity, 'raise', c.codec, c.codec)
+  specs, plan = place_tables(c)
   # Pooled reads travel as sums; others are not pooled at all.
   pooling = dict.fromkeys(specs, 'sums')
-  tables = ShardedTables(lay_out(plan), specs, exchange, pooling=pooling)
+  tables = ShardedTables(lay_out(plan), specs, exchange_of(c), pooling=pooling)
   mesh = Mesh(
     np.array(devices).reshape(c.replicas, c.hosts, c.devices),
     mesh_lib.AXES,
@@ -283,6 +314,25 @@ def compiled(c: Case, devices) -> dict[str, list[hlo.Collective]]:
       )
       for step, traced in programs.items()
     }
+
+
+def place_tables(c: Case):
+  """Table -> its spec, and the plan."""
+  specs = {
+    f't{i:02}': TableSpec(f't{i:02}', ROWS, c.width, update='row_sgd')
+    for i in range(c.tables)
+  }
+  plan = single_scheme.plan_with_scheme(
+    specs, c.scheme, hosts=c.hosts, devices=c.devices, replicas=c.replicas
+  )
+  return specs, plan
+
+
+def exchange_of(c: Case) -> Exchange:
+  """How rows travel."""
+  kind = 'all_to_all' if c.kind == 'pooled' else c.kind
+  capacity = sharding_formulas.CAPACITY
+  return Exchange(kind, capacity, 'raise', c.codec, c.codec)
 
 
 def one_part(reads):

@@ -111,10 +111,10 @@ class Sent:
 def predicted(c: Case) -> list[Sent]:
   """Everything that a device sends in a step."""
   if c.scheme == 'data_parallel':
-    return [data_parallel(c)]
+    return data_parallel(c)
   if c.kind == 'pooled':
     found = {
-      'row_wise': pooled_on_all,
+      'row_wise': pooled_rows if too_many_sums(c) else pooled_on_all,
       'table_row_wise': pooled_on_hosts,
       'grid': pooled_on_hosts,
     }.get(c.scheme, pooled_on_one)(c)
@@ -206,6 +206,22 @@ def pooled_on_one(c: Case) -> list[Sent]:
     ),
     *back,
   ]  # fmt: skip
+
+
+def too_many_sums(c: Case) -> bool:
+  """Whether sums over all devices are more than there is room for rows."""
+  return c.group * c.batch >= CAPACITY * c.ids
+
+
+def pooled_rows(c: Case) -> list[Sent]:
+  """row_wise: rows travel in place of the sums of all devices."""
+  note = 'rows, since W >= 2 L'
+  return [
+    dataclasses.replace(sent, note=f'{note}; {sent.note}')
+    if sent.note
+    else sent
+    for sent in all_to_all(c)
+  ]
 
 
 def pooled_on_all(c: Case) -> list[Sent]:
@@ -334,30 +350,45 @@ def emulated(c: Case) -> list[Sent]:
     ('forward', CAPACITY, c.piece_bytes, 's', c.piece_bytes, 2),
     ('backward', 1, c.piece_bytes, 's', c.piece_bytes, 2),
   ):
-    found.append(
+    found += [
       Sent(
         step, 'ids' if step == 'ids' else 'rows', A2A, GROUP,
-        gathered(room * m * size, c.group) + counts * gathered(4, c.group),
-        f'({f"{room} " if room > 1 else ""}{text} {name} + {counts} 4) (W-1)',
+        gathered(room * m * size, c.group),
+        f'{f"{room} " if room > 1 else ""}{text} {name} (W-1)',
         exchanged(m * published, c.group),
         'emulated: each part as large as the whole, and its offsets',
-      )
-    )  # fmt: skip
+      ),
+      Sent(
+        step, 'scalars', A2A, GROUP, counts * gathered(4, c.group),
+        f'{counts} 4 (W-1)',
+      ),
+    ]  # fmt: skip
   return found
 
 
 # --- Copies.
 
 
-def data_parallel(c: Case) -> Sent:
-  """Whole tables on all devices; ids and their gradients go to all."""
+def data_parallel(c: Case) -> list[Sent]:
+  """Whole tables on all devices: rows of gradients go to all, or tables."""
   n = c.group * c.replicas
-  return Sent(
-    'backward', 'rows', GATHER, ALL,
-    gathered(c.tables * c.ids * (4 + 4 * c.width), n),
-    'T b L (4 + 4 D) (W-1)', c.tables * reduced(ROWS * c.width * 4, n),
-    f'the published one adds whole tables, here of {ROWS:,} rows',
-  )  # fmt: skip
+  published = c.tables * reduced(ROWS * c.width * 4, n)
+  if c.ids * n <= 2 * ROWS:
+    size = gathered(c.tables * c.ids * (4 + 4 * c.width), n)
+    note = f'the published one adds whole tables, here of {ROWS:,} rows'
+    formula = 'T b L (4 + 4 D) (W-1)'
+    return [
+      Sent('backward', 'rows', GATHER, ALL, size, formula, published, note)
+    ]
+  # A column more counts who has read a row.
+  table = c.tables * n * math.ceil(ROWS / n) * 4 * (c.width + 1)
+  note = f'half of it; {ROWS:,} rows of D+1 columns, padded to W parts'
+  formula = 'pad(T R) 4 (D+1) (W-1)/W'
+  half = exchanged(table, n)
+  return [
+    Sent('backward', 'rows', op, ALL, half, formula, published / 2, note)
+    for op in (A2A, GATHER)
+  ]
 
 
 def copies(c: Case) -> Sent:

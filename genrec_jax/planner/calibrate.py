@@ -170,6 +170,7 @@ def make_topology(measured: Bandwidths, name: str) -> Topology:
     half_penalty=1.0,
     quarter_penalty=1.0,
     least_width=1,
+    platform=jax.default_backend(),
     source=f'measured on {hosts} x {devices} {jax.devices()[0].device_kind}',
   )
 

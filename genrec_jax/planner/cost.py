@@ -1,29 +1,41 @@
-"""The time that a shard of a table needs in a step, by torchrec's formulas.
+"""The time that a shard of a table needs in a step.
 
-With W devices in a group, G of them on a host, H hosts, b examples a device, N
-ids of a table and M rows that come back (a pooling is one) an example, both
-times b; s bytes an element, d columns:
+Exchange: what a device sends, over which links, by the formulas of traffic.py,
+which are those of the compiled program. Compute: what a device reads and writes
+in its memory, for N ids, B bags and M different rows of an example, W devices
+with b examples each, s bytes an element, d columns, c even shares of room:
 
-| scheme                      | lookup reads, on a device       | sends    |
-|-----------------------------|---------------------------------|----------|
-| table-, column-, t.-c.-wise | N W ids, N W max(d, 32) s       | M W d    |
-| row_wise                    | N ids, N d s                    | M W d    |
-| table_row_wise, grid        | N W / G ids, N W d s / G        | M W d    |
-| data_parallel               | N ids, N d s                    | gradient |
+| what travels    | lookup reads, on an owner           | writes      |
+|-----------------|-------------------------------------|-------------|
+| sums            | b W N ids, b W N max(d, 32) s       | b W B d     |
+| rows            | b W c M / n ids, b W c M d s / n    | as it reads |
+| copies, nothing | b N ids, b N d s                    | b B d       |
 
-A row that is not summed is sent only by its owner, so M is divided like N. What
-is sent is first written to memory. The way back takes twice the time of the
-lookup. Times are added as if nothing overlapped, because they only serve to
-compare placements, and a plan then never looks better than it is.
+Every owner of a piece looks up all ids that it is sent, and those of rows that
+lie elsewhere read zeros. A row that is asked for by itself is sought on one of
+its n owners; its buffers are read whole, with their room. The way back takes
+`Topology.backward` times as long as the lookup; with copies it is in
+proportion to the gradients of all devices, or to the table where tables of
+gradients travel.
 
-Two differences: on a group of one device nothing is sent, and for equal ids
-(`Load.distinct`) a row is read once and, if it is not summed, sent once.
+Times are added as if nothing overlapped, because they only serve to compare
+placements, and a plan then never looks better than it is. The constants of the
+memory (`least_width`, penalties of narrow rows, `backward`, `batched_copy`,
+`elementwise`) and the form of the sums are those of torchrec's planner, where
+no calibration has replaced them; what travels is not.
+
+Shares are even: what a table adds is counted as if all other tables were spread
+like it. `evaluate.py` counts a whole plan as its program sends it.
 """
 
 import dataclasses
 
+from genrec_jax.embedding import copied_tables
+from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.scheme import Scheme
+from genrec_jax.planner import traffic
 from genrec_jax.planner.hardware import Topology
+from genrec_jax.planner.traffic import Reads, Wire
 from genrec_jax.planner.workload import DENSE, Load
 
 
@@ -60,7 +72,12 @@ class Cost:
 
 
 def shard_cost(
-  load: Load, scheme: Scheme, columns: int, topology: Topology, batch: int
+  load: Load,
+  scheme: Scheme,
+  columns: int,
+  topology: Topology,
+  batch: int,
+  exchange: Exchange = Exchange(),
 ) -> Cost:
   """Cost of a piece of a table on each of the devices that hold it.
 
@@ -70,60 +87,67 @@ def shard_cost(
     columns: width of the piece.
     topology: the machine.
     batch: examples of a step, on all devices together.
+    exchange: how rows travel.
   """
   local = batch / topology.total
+  wire = Wire(exchange, topology.platform).of(load)
+  reads = traffic.count_reads(load, scheme.spread, local, topology, wire)
   if scheme.spread is None:
-    return _cost_replicated(load, topology, local)
-  owners = scheme.owners(topology.hosts, topology.devices)
-  return _cost_sharded(load, columns, topology, local, owners)
+    compute = _compute_copies(load, topology, reads)
+  else:
+    owners = scheme.owners(topology.hosts, topology.devices)
+    compute = _compute_sharded(load, columns, topology, reads, owners, wire)
+  sent = traffic.list_piece(load, scheme, columns, topology, local, wire)
+  return Cost(*compute, *traffic.measure_time(sent, topology))
 
 
-def _cost_sharded(load, columns, topology, local, owners) -> Cost:
+def _compute_sharded(
+  load, columns, topology, reads: Reads, owners, wire: Wire
+) -> tuple[float, float]:
   """Rows that lie on `owners` devices; one, those of a host, or all."""
-  t, s = topology, load.item_bytes
-  forward_bytes = s if load.forward_bytes is None else load.forward_bytes
-  backward_bytes = s if load.backward_bytes is None else load.backward_bytes
-  world = t.group_size
-  ids = load.ids * local * world / owners
-  outputs = load.values_returned(owners) * local * world
+  t, world, exchange = topology, topology.group_size, wire.exchange
   by_rows = owners > 1
-  # The original keeps these two to whole tables, which have one owner.
+  # torchrec keeps these two to whole tables, which have one owner.
   width = columns if by_rows else max(columns, t.least_width)
   penal = not by_rows or t.penalise_rows
-  sent = outputs * columns * forward_bytes
-  returned = outputs * columns * backward_bytes
-  read = ids * t.id_bytes * (2 if load.weighted else 1)
-  rows = ids * load.distinct * width * s
+  row, sent = width * load.item_bytes, wire.row_bytes(columns)[0]
+  read = gradients = 0.0
+  for bags, ids, weighted in reads.sums:
+    read += world * ids * t.id_bytes * (2 if weighted else 1)
+    read += world * (ids * load.distinct * row + bags * sent)
+    gradients += world * bags * wire.row_bytes(columns)[1]
+  asked = {
+    'gather': reads.rows * world,
+    'all_to_all': reads.rows * min(exchange.capacity, world),
+    'ragged': reads.expected,
+  }[exchange.kind]
+  read += asked * world / owners * (t.id_bytes + row + sent)
   rate = t.memory_bandwidth
-  rate *= t.dense_share if load.optimizer == DENSE else 1
-  lookup = (read + rows + sent) * (t.penalty(columns) if penal else 1) / rate
-  back = t.backward * lookup + (t.weighted * lookup if load.weighted else 0)
-  if world == 1:
-    return Cost(lookup, back)
-  if owners in (1, world):  # W = G: a host is all there is
-    there, again = sent / t.exchange_rate, returned / t.exchange_rate
-  else:
-    # Summed on its host, one device in G of it goes on to other hosts.
-    there = sent / t.intra + sent / t.devices / t.inter
-    again = returned / t.intra + returned / t.devices / t.inter
-  if by_rows:
-    again += t.batched_copy * returned / rate
-  return Cost(lookup, back, there, again)
+  lookup = read * (t.penalty(columns) if penal else 1) / rate
+  back = t.backward * lookup
+  if any(weighted for _, _, weighted in reads.sums):
+    back += t.weighted * lookup
+  if by_rows and world > 1:
+    back += t.batched_copy * gradients / rate
+  return lookup, back
 
 
-def _cost_replicated(load, topology, local) -> Cost:
-  """A whole table on every device, whose gradients are all-reduced."""
-  t, s = topology, load.item_bytes
-  rate = t.memory_bandwidth * t.dense_share
-  ids, outputs = load.ids * local, load.values_returned() * local
-  read = ids * t.id_bytes * (2 if load.weighted else 1)
-  rows = ids * load.distinct * load.dim * s
-  lookup = (read + rows + outputs * load.dim * s) / rate
-  back = t.backward * lookup + (t.weighted * lookup if load.weighted else 0)
-  table = load.rows * load.row_bytes
-  back += table * t.elementwise / rate
-  if t.group_size == 1:
-    return Cost(lookup, back)
-  nodes = min(t.hosts, 2)
-  reduce = table * (2 * nodes - 1) / nodes / t.reduce_rate
-  return Cost(lookup, back, 0.0, reduce * (2 if t.hosts > 2 else 1))
+def _compute_copies(load, topology, reads: Reads) -> tuple[float, float]:
+  """A whole table on every device."""
+  t, row = topology, load.row_bytes
+  ids = reads.rows + sum(ids for _, ids, _ in reads.sums)
+  bags = sum(bags for bags, _, _ in reads.sums)
+  weighted = any(weighted for _, _, weighted in reads.sums)
+  read = ids * t.id_bytes * (2 if weighted else 1)
+  read += (ids * load.distinct + bags) * row
+  if load.optimizer == DENSE:
+    rate = t.memory_bandwidth * t.dense_share
+    lookup = read / rate
+    return lookup, t.backward * lookup + load.rows * row * t.elementwise / rate
+  lookup = read / t.memory_bandwidth
+  back = t.backward + (t.weighted if weighted else 0)
+  if copied_tables.travels_as_table(ids, load.rows, t.total):
+    # Laid out, added up, brought together, and walked by the optimizer.
+    table = 4 * load.rows * row / t.memory_bandwidth
+    return lookup, back * lookup + table
+  return lookup, back * lookup * t.total  # the gradients of all devices

@@ -61,7 +61,9 @@ def describe(
     machine = hardware.replace_numbers(topology, **overrides)
   if given:
     given = fill_pooling(given, loads, batch, pooling)
-    report = evaluate_plan(given, loads, machine, batch, dense)
+    report = evaluate_plan(
+      given, loads, machine, batch, dense, pooling.exchange
+    )
     if len(report.over):
       name = plan if isinstance(plan, str) else 'the plan'
       raise errors.insufficient_memory_error(report, name)

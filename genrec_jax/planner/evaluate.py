@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.plan import PlanError, ShardingPlan
-from genrec_jax.planner import sizing, storage
+from genrec_jax.planner import plan_traffic, sizing, storage, traffic
 from genrec_jax.planner.cost import shard_cost
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.report import Report, TableLine
+from genrec_jax.planner.traffic import Wire
 from genrec_jax.planner.workload import DensePart, Load
 
 
@@ -18,8 +20,12 @@ def evaluate_plan(
   topology: Topology,
   batch: int,
   dense: DensePart = DensePart(),
+  exchange: Exchange = Exchange(),
 ) -> Report:
   """Costs of a plan.
+
+  All devices send equally much, as much as the program of the plan makes them
+  send; what they compute depends on what lies on them.
 
   Args:
     plan: made by hand or by `make_plan`.
@@ -27,6 +33,7 @@ def evaluate_plan(
     topology: the machine, of the plan's shape.
     batch: examples of a step on all devices together.
     dense: the rest of the model.
+    exchange: how rows travel.
   """
   _require_same_machine(plan, {load.name: load for load in loads}, topology)
   loads = [load.with_pooling(plan.pooling) for load in loads]
@@ -36,7 +43,7 @@ def evaluate_plan(
   for load in loads:
     table = plan.tables[load.name]
     args = (load, table.kind, table.columns, topology)
-    cost = shard_cost(*args, batch)
+    cost = shard_cost(*args, batch, exchange)
     row_bytes = storage.row_bytes(*args)
     buffer_bytes = storage.buffer_bytes(*args, batch)
     count = 0
@@ -49,6 +56,9 @@ def evaluate_plan(
       count += len(owners)
     about = load.name, load.rows, load.dim, table.scheme, table.at
     lines.append(TableLine(*about, row_bytes * count, cost))
+  wire = Wire(exchange, topology.platform)
+  sent = plan_traffic.list_plan(plan, loads, batch, wire)
+  times[:, 2:] = traffic.measure_time(sent, topology)
   return Report(
     topology=topology,
     batch=batch,
@@ -59,6 +69,7 @@ def evaluate_plan(
     buffer_bytes=buffers,
     allocated=storage.allocated_bytes(plan),
     pooling=plan.pooling,
+    sent=tuple(sent),
     sizes=tuple(sizing.size_growth(loads, topology, batch, dense)),
   )
 

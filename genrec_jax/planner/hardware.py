@@ -18,6 +18,7 @@ import json
 import pathlib
 
 GIB = 2**30
+PLATFORMS = ('cpu', 'gpu', 'tpu')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Topology:
     batched_copy: time factor of spreading gathered gradients.
     elementwise: time factor of a dense optimizer.
     dense_share: share of the memory's rate that dense updates reach.
+    platform: 'cpu', 'gpu' or 'tpu', on which a ragged exchange depends.
     source: where the numbers come from.
   """
 
@@ -84,9 +86,15 @@ class Topology:
   batched_copy: float = 2.455
   elementwise: float = 9.22
   dense_share: float = 0.5
+  platform: str = 'gpu'
   source: str = 'given by hand'
 
   def __post_init__(self):
+    if self.platform not in PLATFORMS:
+      raise ValueError(
+        f'topology {self.name!r}: platform is {self.platform!r}, must be one '
+        f'of {PLATFORMS}'
+      )
     for name in ('hosts', 'devices', 'replicas', 'input_buffers', 'id_bytes'):
       value = getattr(self, name)
       if value < 1 or value != int(value):
@@ -120,11 +128,6 @@ class Topology:
   def exchange_rate(self) -> float:
     """Of an all-to-all, all-gather or reduce-scatter of the whole group."""
     return self.intra if self.hosts == 1 else self.inter
-
-  @property
-  def reduce_rate(self) -> float:
-    """Of an all-reduce of the whole group, as the cost model takes it."""
-    return self.inter * self.devices
 
   @property
   def bisection(self) -> float:
@@ -227,23 +230,25 @@ PRESETS = {
   'v5e': Topology(
     'v5e', hosts=4, devices=4, memory=16_000_000_000, memory_bandwidth=819e9,
     host_memory=512 * GIB // 2, host_bandwidth=100e9, intra=200e9, inter=200e9,
-    link=16e9, flops=197e12, torus=2, source=_TPU,
+    link=16e9, flops=197e12, torus=2, platform='tpu', source=_TPU,
   ),
   'v5p': Topology(
     'v5p', hosts=4, devices=4, memory=95_000_000_000, memory_bandwidth=2765e9,
     host_memory=448 * GIB, host_bandwidth=100e9, intra=600e9, inter=600e9,
-    link=16e9, flops=459e12, torus=3,
+    link=16e9, flops=459e12, torus=3, platform='tpu',
     source='from memory: 4,800 Gb/s of links a chip, 448 GiB a host',
   ),
   'v6e': Topology(
     'v6e', hosts=4, devices=4, memory=32_000_000_000, memory_bandwidth=1640e9,
     host_memory=1536 * GIB // 2, host_bandwidth=200e9, intra=400e9,
-    inter=400e9, link=32e9, flops=918e12, torus=2, source=_TPU,
+    inter=400e9, link=32e9, flops=918e12, torus=2, platform='tpu',
+    source=_TPU,
   ),
   'cpu': Topology(
     'cpu', memory=2 * GIB, memory_bandwidth=1e9, host_memory=16 * GIB,
     host_bandwidth=10e9, intra=0.2e9, inter=0.2e9, link=1e9, flops=5e9,
     utilisation=1.0, half_penalty=1.0, quarter_penalty=1.0, least_width=1,
+    platform='cpu',
     source='eight fake devices of two busy cores, from a calibration, rounded',
   ),
   'torchrec': Topology(

@@ -211,7 +211,7 @@ def _options_of_one(load, ways, constraint) -> list[Option]:
           names=(load.name,),
           scheme=name,
           pieces=pieces,
-          cost=shard_cost(*args, batch),
+          cost=shard_cost(*args, batch, ways.rule.exchange),
           bytes=storage.row_bytes(*args) + buffers,
           buffers=buffers,
           devices_per_piece=devices_per_piece,

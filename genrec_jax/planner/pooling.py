@@ -2,28 +2,14 @@
 
 The rows of a bag can travel one by one to the device that has the example, or
 the devices that hold them add them up, and sums travel. Neither always sends
-fewer bytes. A device sends the following bytes in a step, for ids, for rows or
-sums, and for their gradients together:
-
-| way                | rows of a piece lie on | bytes                         |
-|--------------------|------------------------|-------------------------------|
-| rows, `all_to_all` | one or several devices | c n M (4 + f + b) (W-1) / W   |
-| rows, `ragged`     | one or several devices | n E (4 + f + b) (W-1) / W     |
-| rows, `gather`     | one or several devices | n M (4 + f + b) (W-1)         |
-| sums               | one device             | n S (W-1) / W                 |
-| sums               | devices of a host      | n S ((H-1) / H + G-1)         |
-| sums               | all devices            | S (W-1)                       |
-| rows               | every device, whole    | M (4 + 4 D) (R W - 1)         |
-| sums               | every device, whole    | B L (4 + 4 D) (R W - 1)       |
-
-W = H G devices (H hosts of G) in each of R replica groups; B bags on a device,
-each with room for L ids, M of the B L different at most and E as expected; n
-pieces of a row, each of f bytes and its gradient of b; c even shares of room in
-the exchange. S = 4 (B L + B+1) + B (f + b): ids, lengths with one for the
-padding, sums and their gradients; weights are 4 B L more.
-
-The formulas assume even shares: the padding of a stack, because one device has
+fewer bytes. What a device sends in a step either way, for ids, for rows or
+sums, and for their gradients together, is counted by the formulas of
+traffic.py, with even shares: the padding of a stack, because one device has
 more pieces or receives more requests, does not belong to one feature.
+
+Sums over all devices are made by each of them for each bag of all of them.
+Where these are more than there is room for rows, the program sends rows,
+whatever the plan says (`traffic.sums_give_way`).
 """
 
 import dataclasses
@@ -32,14 +18,14 @@ from collections.abc import Mapping, Sequence
 
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.plan import PlanError, ShardingPlan
-from genrec_jax.embedding.scheme import HOST, ONE, Scheme
+from genrec_jax.embedding.scheme import ONE, Scheme
+from genrec_jax.planner import traffic
 from genrec_jax.planner.hardware import Topology
+from genrec_jax.planner.traffic import Mesh, Wire
 from genrec_jax.planner.workload import DENSE, Feature, Load
 
 AUTO, ROWS, SUMS = POOLS = ('auto', 'rows', 'sums')
 DETERMINISMS = ('per_mesh', 'mesh_invariant')
-ID_BYTES = 4
-Mesh = ShardingPlan | Topology  # both say how many replicas, hosts and devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +117,10 @@ def choose_pooling(
     return rule.pool
   if rule.determinism == 'mesh_invariant':
     return SUMS  # bytes depend on the mesh, and the bits on what is chosen
+  if traffic.sums_give_way(
+    scheme.spread, read.bags, read.ids, mesh, rule.exchange.capacity
+  ):
+    return ROWS
   rows = rows_bytes(read, scheme, pieces, mesh, rule.exchange)
   sums = sums_bytes(read, scheme, pieces, mesh, rule.exchange)
   return SUMS if sums <= rows else ROWS
@@ -142,22 +132,26 @@ def rows_bytes(
   """What a device sends in a step if rows travel, see `choose_pooling`."""
   num_rows = min(read.ids, read.most_rows)
   if scheme.spread is None:
-    return num_rows * _whole_row(read) * (mesh.group_size * mesh.replicas - 1)
-  others = mesh.group_size - 1
-  size = ID_BYTES + sum(_piece_bytes(read, pieces, exchange))
+    return _copies_bytes(read, num_rows, mesh)
+  needed = pieces * num_rows
+  expected = pieces * min(read.ids * read.distinct, num_rows)
+  room = min(needed, exchange.capacity * needed / mesh.group_size)
+  rounds = math.ceil(expected / max(exchange.capacity * needed, 1e-9))
   if exchange.kind == 'gather':
-    return pieces * num_rows * size * others
-  expected = min(read.ids * read.distinct, num_rows)
-  # The room of one peer.
-  room = min(num_rows, exchange.capacity * num_rows / mesh.group_size)
-  if expected > exchange.capacity * num_rows:  # even shares find no room
-    if exchange.overflow == 'raise':
-      return math.inf  # no step would end
-    rounds = math.ceil(expected / (exchange.capacity * num_rows))
-    return rounds * pieces * room * size * others
-  if exchange.kind == 'ragged':
-    room = expected / mesh.group_size
-  return pieces * room * size * others
+    rounds = 1
+  if rounds > 1 and exchange.overflow == 'raise':
+    return math.inf  # even shares find no room, so that no step would end
+  sent = traffic.list_rows(
+    mesh,
+    _wire_of(exchange),
+    read.dim // pieces,
+    needed,
+    room,
+    exchange.capacity * needed,
+    expected=expected,
+    rounds=max(1, rounds),
+  )
+  return _add_up(sent)
 
 
 def sums_bytes(
@@ -165,20 +159,39 @@ def sums_bytes(
 ) -> float:
   """What a device sends in a step if sums travel, see `choose_pooling`."""
   if scheme.spread is None:
-    others = mesh.group_size * mesh.replicas - 1
-    return read.ids * _whole_row(read) * others
-  lists = ID_BYTES * (read.ids * (2 if read.weighted else 1) + read.bags + 1)
-  sums = read.bags * sum(_piece_bytes(read, pieces, exchange))
-  # All-to-all between those who hold different pieces sends all but its own
-  # share; all-gather and reduce-scatter among those who share a piece send
-  # everything to each of the others.
-  if scheme.spread == ONE:
-    times = (mesh.group_size - 1) / mesh.group_size
-  elif scheme.spread == HOST:
-    times = (mesh.hosts - 1) / mesh.hosts + mesh.devices - 1
-  else:
-    times = mesh.group_size - 1
-  return pieces * (lists + sums) * times
+    return _copies_bytes(read, read.ids, mesh)
+  sent = traffic.list_sums(
+    mesh,
+    _wire_of(exchange),
+    read.dim // pieces,
+    scheme.spread,
+    1,
+    read.ids,
+    read.bags,
+    read.weighted,
+  )
+  # The share of a piece, where pieces are spread evenly over those places.
+  owners = scheme.owners(mesh.hosts, mesh.devices)
+  return _add_up(sent) * pieces * owners / mesh.group_size
+
+
+def _copies_bytes(read: BagRead, entries: float, mesh: Mesh) -> float:
+  """What a device sends for a table that all of them hold."""
+  rows = read.most_rows
+  if math.isinf(rows):
+    rows = 2**62  # so many that a table of gradients never travels
+  return _add_up(
+    traffic.list_gradients_of_copies(mesh, entries, rows, read.dim)
+  )
+
+
+def _wire_of(exchange: Exchange) -> Wire:
+  # Bytes of a ragged exchange as they are where no part is padded.
+  return Wire(exchange, 'gpu')
+
+
+def _add_up(sent: Sequence[traffic.Transfer]) -> float:
+  return sum(t.expected for t in sent if t.what != 'scalars')
 
 
 def resolve_load(
@@ -274,20 +287,6 @@ def _choose_of(
     weighted=feature.weighted,
   )
   return choose_pooling(read, scheme, pieces, mesh, rule)
-
-
-def _piece_bytes(read, pieces, exchange: Exchange) -> tuple[int, int]:
-  """Bytes of a piece of a row on the wire, and of its gradient."""
-  columns = read.dim // pieces
-  return (
-    exchange.row_codec.row_bytes(columns),
-    exchange.gradient_codec.row_bytes(columns),
-  )
-
-
-def _whole_row(read: BagRead) -> int:
-  """An id and the gradient of its row, which go to every copy of a table."""
-  return ID_BYTES + 4 * read.dim
 
 
 def describe_pooling(pooling: Mapping[str, str], top: int) -> list[str]:

@@ -10,6 +10,7 @@ from genrec_jax.planner.balance import measure_imbalance
 from genrec_jax.planner.cost import Cost
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.sizing import Sizing
+from genrec_jax.planner.traffic import Transfer
 from genrec_jax.planner.workload import DensePart
 
 
@@ -50,6 +51,7 @@ class Report:
     buffer_bytes: `[W]` what goes in and out in a step.
     allocated: bytes of the arrays that hold the rows, the same on every device;
       above `row_bytes` it is filling.
+    sent: what a device sends in a step.
     sizes: bounds of the machine, and of larger ones.
     pooling: feature -> whether its rows or its sums travel.
     made_by: e.g. 'greedy_max + ldm', or 'by hand'.
@@ -65,6 +67,7 @@ class Report:
   row_bytes: np.ndarray
   buffer_bytes: np.ndarray
   allocated: int
+  sent: tuple[Transfer, ...]
   sizes: tuple[Sizing, ...]
   pooling: Mapping[str, str] = dataclasses.field(default_factory=dict)
   made_by: str = 'by hand'
@@ -139,6 +142,7 @@ class Report:
       'sizing': [
         {**dataclasses.asdict(size), 'binds': size.binds} for size in self.sizes
       ],
+      'sent': [dataclasses.asdict(t) for t in self.sent],
       'pooling': dict(self.pooling),
       'tables': [dataclasses.asdict(t) for t in self.tables],
     }

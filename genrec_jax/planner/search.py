@@ -13,9 +13,17 @@ import functools
 import time
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import Scheme
-from genrec_jax.planner import errors, leveling, storage
+from genrec_jax.planner import (
+  errors,
+  leveling,
+  plan_traffic,
+  storage,
+  traffic,
+)
 from genrec_jax.planner.column_halving import split_search
 from genrec_jax.planner.evaluate import evaluate_plan
 from genrec_jax.planner.hardware import Topology
@@ -34,6 +42,7 @@ from genrec_jax.planner.partition import (
 from genrec_jax.planner.pooling import PoolingRule, fill_pooling
 from genrec_jax.planner.propose import PROPOSERS, propose_frugal
 from genrec_jax.planner.report import Report
+from genrec_jax.planner.traffic import Wire
 from genrec_jax.planner.workload import DensePart, Load
 
 PARTITIONERS = {
@@ -45,6 +54,8 @@ BETTER = 1 - 1e-9
 # Their proposals differ from the next in one table.
 STEPWISE, MOST_SKIPPED = ('greedy_max', 'greedy_sum'), 64
 SLACKS = (0.3, 0.05)  # of arrays, until they fit
+MOST_LEVEL = 4  # level placements that are compared
+FEW = 4  # tables of which all promising placements are compared
 
 
 def make_plan(
@@ -110,7 +121,7 @@ def make_plan(
     )
   plan = fill_pooling(search.plan, loads, batch, pooling)
   report = dataclasses.replace(
-    evaluate_plan(plan, loads, topology, batch, dense),
+    evaluate_plan(plan, loads, topology, batch, dense, pooling.exchange),
     made_by=search.made_by,
     tried=search.tried,
     notes=(f'stopped after {timeout:g} s: more time may find a better plan',)
@@ -128,7 +139,11 @@ class _Search:
     self.topology, self.constraints = topology, constraints
     self.items = enumerate_options(loads, topology, batch, constraints, **ways)
     self.cap = storage.table_budget(topology, dense)
+    self.batch, self.rule = batch, ways['rule']
     self.best: Placement | None = None
+    # The least seconds so far: with even shares, and of the best as its
+    # program sends.
+    self.rate = self.step = float('inf')
     self.plan: ShardingPlan | None = None
     self.made_by, self.tried, self.late, self.seen = '', 0, False, set()
 
@@ -179,15 +194,30 @@ class _Search:
     """Cuts large tables by rows if much of the memory would be padding."""
     if self.best is None or not self._wastes_memory(self.best, self.plan):
       return
+    # Also from whole tables, since the best was not chosen to be levelled.
+    whole = [min(own, key=lambda o: (o.shards, o.time)) for own in self.items]
+    level = {}  # seconds -> placement and plan
+    for options in (self.best.options, whole):
+      level |= self._level_options(options)
+    if level:
+      self.step = min(level)
+      self.best, self.plan = level[self.step]
+      self.made_by += ', level arrays'
+
+  def _level_options(self, options: Sequence[Option]) -> dict:
+    """Seconds -> some level placements of these options, and their plans."""
+    level = {}
     for placement in leveling.level_arrays(
-      self.items, self.best.options, self.topology, self.cap
+      self.items, options, self.topology, self.cap
     ):
       plan = self._make_plan(placement)
       fits = placement.needs(plan) <= self.cap
       if fits and not self._wastes_memory(placement, plan):
-        self.best, self.plan = placement, plan
-        self.made_by += ', level arrays'
-        return
+        step = self._measure_step(placement, plan)
+        level.setdefault(step, (placement, plan))
+      if len(level) == MOST_LEVEL:
+        break
+    return level
 
   def _wastes_memory(self, placement: Placement, plan: ShardingPlan) -> bool:
     allocated = storage.allocated_bytes(plan)
@@ -243,11 +273,32 @@ class _Search:
       plan, even = self._make_plan(placement), ', even arrays'
     if placement.needs(plan) > self.cap:
       return False
-    self.best, self.plan, self.made_by = placement, plan, made_by + even
+    self.rate = min(self.rate, placement.rate)
+    step = self._measure_step(placement, plan)
+    if step < self.step * BETTER:
+      self.best, self.plan, self.step = placement, plan, step
+      self.made_by = made_by + even
     return True
 
   def _is_faster(self, placement: Placement) -> bool:
-    return not self.best or placement.rate < self.best.rate * BETTER
+    """Whether it may be the best; its time is that of even shares."""
+    limit = self.rate
+    if len(self.items) <= FEW:  # even shares are far from theirs
+      limit = max(self.rate, 2 * self.step)
+    return placement.rate < limit * BETTER
+
+  def _measure_step(self, placement: Placement, plan: ShardingPlan) -> float:
+    """Seconds of the busiest device, with what the plan's program sends."""
+    compute = np.zeros(plan.group_size)
+    for option in placement.options:
+      name = option.names[0]  # the others lie where it lies
+      for piece in range(plan.tables[name].pieces):
+        compute[list(plan.owners(name, piece))] += option.cost.compute
+    loads = list(self.loads.values())
+    plan = fill_pooling(plan, loads, self.batch, self.rule)
+    wire = Wire(self.rule.exchange, self.topology.platform)
+    sent = plan_traffic.list_plan(plan, loads, self.batch, wire)
+    return compute.max() + sum(traffic.measure_time(sent, self.topology))
 
   def _is_hopeless(self, options: Sequence[Option]) -> bool:
     """Whether no partition of them can be faster than the best, or fit."""
@@ -259,7 +310,7 @@ class _Search:
     everywhere = sum(o.time for o in options if not o.kind.at_names)
     rest = (o.time for o in somewhere)
     bound = max(total, everywhere + max(rest, default=0.0))
-    return bool(self.best) and bound >= self.best.rate
+    return bound >= (self.step if len(self.items) <= FEW else self.rate)
 
   def _make_plan(self, placement: Placement) -> ShardingPlan:
     return placement.plan(self.loads, self.topology, self.constraints)

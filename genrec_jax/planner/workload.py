@@ -53,8 +53,8 @@ class Load:
     features: the lookups of one example.
     distinct: share of the ids of a device's examples that are distinct. A row
       is read once for equal ids, and travels once where it is not summed.
-    forward_bytes: of an element on the wire; None: as in the table.
-    backward_bytes: of an element of a gradient there.
+    codec: number formats in which its rows and their gradients travel; None:
+      those of the exchange.
     outside: the row optimizer itself, where the library does not have it.
   """
 
@@ -65,8 +65,7 @@ class Load:
   optimizer: str = 'row_adagrad'
   features: tuple[Feature, ...] = (Feature(1.0),)
   distinct: float = 1.0
-  forward_bytes: float | None = None
-  backward_bytes: float | None = None
+  codec: tuple[str, str] | None = None
   outside: RowOptimizerLike | None = None
 
   def __post_init__(self):
@@ -204,6 +203,7 @@ def from_tables(
       spec.dim,
       optimizer=spec.update,
       features=tuple(features[spec.name]),
+      codec=spec.codec,
     )
     for spec in specs
   ]

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks import sharding_formulas
-from benchmarks.sharding_formulas import Case
+from benchmarks.sharding_formulas import ROWS, Case
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import scheme, single_scheme
 from genrec_jax.embedding.exchange import Exchange
@@ -57,7 +57,9 @@ def arguments(case: Case):
     backward=case.codec,
   )
   mesh = ShardingPlan({}, case.hosts, case.devices, case.replicas)
-  read = BagRead(dim=case.width, bags=case.batch, length=case.length)
+  read = BagRead(
+    dim=case.width, bags=case.batch, length=case.length, most_rows=ROWS
+  )
   return read, SCHEMES[case.scheme], case.pieces, mesh, exchange
 
 
@@ -68,7 +70,7 @@ def test_sums_are_counted_as_programs_send_them(scheme, shape, codec):
   hosts, devices, replicas = shape
   case = Case(
     'cpu', scheme, 'pooled', hosts, devices, replicas,
-    tables=hosts * devices, codec=codec,
+    tables=hosts * devices, codec=codec, length=10,
   )  # fmt: skip
   if scheme == 'data_parallel' and codec != 'float32':
     return  # its gradients have no codec
@@ -137,7 +139,7 @@ def test_one_device_and_equal_bytes_have_sums():
   whole = SCHEMES['data_parallel'], 1, ShardingPlan({}, devices=8)
   assert choose_pooling(read, *whole) == 'sums'
   few = dataclasses.replace(read, most_rows=20)
-  assert choose_pooling(few, *whole) == 'rows'
+  assert choose_pooling(few, *whole) == 'sums'  # a table travels either way
 
 
 def test_equal_ids_count_once_where_parts_have_their_real_length():
@@ -280,7 +282,9 @@ def test_an_option_costs_what_it_would_send():
     return {(o.scheme, o.pieces): o.cost for o in options}
 
   auto, rows, sums = (costs(pool) for pool in ('auto', 'rows', 'sums'))
-  assert rows['row_wise', 1] != sums['row_wise', 1]
+  assert rows['table_wise', 1] != sums['table_wise', 1]
+  # So short bags have rows travel whatever was said.
+  assert rows['row_wise', 1] == sums['row_wise', 1]
   assert auto['row_wise', 1] == rows['row_wise', 1]
   assert auto['table_wise', 1] == sums['table_wise', 1]
 
