@@ -28,8 +28,7 @@ def plan_eval_runtime(
   Returns:
     A function of the task; None where `parallel` means one device.
   """
-  p = config.parallel
-  if p.replicas * p.hosts * p.devices == 1:
+  if _is_one_device(config.parallel):
     return None
   # Nothing is trained, so that there is no optimizer whose state could matter.
   tx = optax.identity()
@@ -49,13 +48,20 @@ def build_runtime(config, task, tx, extensions: Extensions | None = None):
   plain = (
     p.microbatches == 1 and p.determinism == 'per_mesh' and p.pipeline == 'none'
   )
+  if _is_one_device(p) and plain:
+    return SingleDeviceRuntime(config, task, tx, extensions)
+  return MeshRuntime(config, task, tx, extensions)
+
+
+def _is_one_device(p) -> bool:
+  """Whether `config.parallel` means one device; refuses several processes."""
+  if p.replicas * p.hosts * p.devices != 1:
+    return False
   count = job.process_count()
-  if count > 1 and p.replicas * p.hosts * p.devices == 1:
+  if count > 1:
     raise ConfigError(
       f'{count} processes have been started, and parallel.replicas, hosts and '
       f'devices make one device: set parallel.hosts={count}, and '
       'parallel.devices to the devices of each (docs/parallel.md)'
     )
-  if plain and p.replicas * p.hosts * p.devices == 1:
-    return SingleDeviceRuntime(config, task, tx, extensions)
-  return MeshRuntime(config, task, tx, extensions)
+  return True

@@ -1,0 +1,308 @@
+"""The whole life of a model that is larger than each of its processes may be.
+
+  python -m benchmarks.mesh_life
+  python -m benchmarks.mesh_life --kinds ranking --table_mb 256 --processes 4
+
+Several processes, joined by gloo on this machine, run the commands of a user:
+they train (with evaluations, checkpoints, publications and the report),
+evaluate, predict and go on with the training on a mesh of half as many. Each
+process may have twice the bytes of its share of the table, by RLIMIT_DATA,
+beside what the same commands need with next to no table. With eight processes
+the table is therefore four times what one of them may have of it.
+
+The last case shows that the limit holds: with one device for the whole table
+(`parallel.scheme=table_wise`) the training ends where its state is made.
+"""
+
+import json
+import os
+import pathlib
+import re
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import numpy as np
+
+from benchmarks import cli
+
+ROOT = pathlib.Path(__file__).parent.parent
+MB = 1 << 20
+KINDS = ('ranking', 'retrieval')
+WIDTH = 256  # of a row
+SMALL_ROWS = 1_024  # of a table that is next to nothing
+# Small gifts of the system that differ from run to run, such as stacks.
+SLACK = 16 * MB
+COLUMNS = (
+  'case', 'processes', 'table_mb', 'share_mb', 'empty_mb', 'limit_mb',
+  'peak_mb', 'shares_x', 'table_over_limit_x', 'status', 'wall_s',
+)  # fmt: skip
+ENVIRONMENT = {
+  'JAX_PLATFORMS': 'cpu',
+  'JAX_NUM_CPU_DEVICES': '1',
+  'NPROC': '4',
+  # The compiler shall not decide what is measured here, or for how long.
+  'JAX_DISABLE_MOST_OPTIMIZATIONS': '1',
+  # What is freed goes back at once, so that a limit means what is in use.
+  'MALLOC_ARENA_MAX': '1',
+  'MALLOC_MMAP_THRESHOLD_': str(MB),
+  'MALLOC_TRIM_THRESHOLD_': str(MB),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+  argv = sys.argv[1:] if argv is None else argv
+  if argv[:1] == ['--process']:
+    return run_process(*argv[1:])
+  parser = cli.parser('mesh_life', __doc__)
+  parser.add_argument('--kinds', nargs='+', choices=KINDS, default=KINDS)
+  parser.add_argument('--table_mb', type=int, default=512)
+  parser.add_argument('--processes', type=int, default=8)
+  parser.add_argument(
+    '--shares', type=float, default=2.0,
+    help='what a process may have of the table, in shares; 0 sets no limit',
+  )  # fmt: skip
+  parser.add_argument('--timeout_s', type=float, default=900)
+  args = parser.parse_args(argv)
+  if args.smoke:
+    args.kinds, args.table_mb, args.processes = ('ranking',), 64, 2
+  rows = []
+  for kind in args.kinds:
+    rows += measure_life(args, kind)
+  notes = [
+    'peak_mb is VmData of the process that had most, looked at every 5 ms; '
+    'empty_mb the same of the same commands with a table of '
+    f'{SMALL_ROWS:,} rows; shares_x what the table added to it, in shares. '
+    'limit_mb is RLIMIT_DATA.',
+  ]
+  cli.finish(args, 'mesh_life', rows, COLUMNS, notes)
+  wrong = [r['case'] for r in rows if r['status'] != r['wanted']]
+  if wrong:
+    cli.fail(f'these ended otherwise than they should: {", ".join(wrong)}')
+
+
+def measure_life(args, kind: str) -> list[dict]:
+  """The rows of one kind of task."""
+  rows, many = [], args.processes
+  table_mb = args.table_mb
+  with tempfile.TemporaryDirectory() as directory:
+    root = pathlib.Path(directory)
+    empty = {}
+    for name, count, flags in list_commands(many):
+      made = run_job(
+        args, root, kind, SMALL_ROWS, 'empty', name, count, flags, limit=0
+      )
+      empty[name] = made['peak_mb']
+    table_rows = args.table_mb * MB // (4 * WIDTH)
+    commands = list_commands(many)
+    whole = ('--config.parallel.scheme=table_wise',)
+    commands.append(('train, one device', many, (*commands[0][2], *whole)))
+    for name, count, flags in commands:
+      share = table_mb / count
+      need = empty.get(name, empty['train'])
+      limit = need + args.shares * share + SLACK / MB if args.shares else 0.0
+      workdir = 'whole' if whole[0] in flags else 'large'
+      made = run_job(
+        args, root, kind, table_rows, workdir, name, count, flags, limit=limit
+      )
+      row = {
+        'case': f'{kind}/{name}',
+        'processes': count,
+        'table_mb': table_mb,
+        'share_mb': share,
+        'empty_mb': need,
+        'limit_mb': limit,
+        **made,
+        'shares_x': (made['peak_mb'] - need) / share,
+        'table_over_limit_x': table_mb / (args.shares * share)
+        if args.shares
+        else 0.0,
+        'wanted': 'killed' if workdir == 'whole' else 'done',
+      }
+      rows.append(row)
+      print(cli.table([row], COLUMNS), flush=True)
+  return rows
+
+
+def list_commands(many: int) -> list[tuple[str, int, tuple[str, ...]]]:
+  """(name, processes, flags) of the commands of a life, in their order."""
+  few = max(many // 2, 1)
+  return [
+    ('train', many, ('--mode=train', '--config.train.steps=4')),
+    ('eval', many, ('--mode=eval',)),
+    ('predict', many, ('--mode=predict',)),
+    (f'resume on {few}', few, ('--mode=train', '--config.train.steps=6')),
+  ]
+
+
+def run_job(
+  args, root, kind: str, table_rows: int, workdir: str, name, count, flags, *,
+  limit: float,
+) -> dict:  # fmt: skip
+  """Runs one command in several processes; returns what became of it."""
+  config = write_config(root / f'{kind}-{table_rows}', kind, table_rows)
+  with socket.socket() as s:
+    s.bind(('localhost', 0))
+    port = s.getsockname()[1]
+  command = [
+    *(sys.executable, '-m', 'benchmarks.mesh_life', '--process'),
+    str(limit),
+  ]
+  words = [
+    f'--config={config}',
+    f'--workdir={root / workdir}',
+    f'--config.parallel.hosts={count}',
+    '--config.parallel.devices=1',
+    *flags,
+  ]
+  if count > 1:
+    words += [f'--coordinator=localhost:{port}', f'--processes={count}']
+  env = {**os.environ, **ENVIRONMENT, 'PYTHONPATH': str(ROOT)}
+  env['JAX_COMPILATION_CACHE_DIR'] = str(root / 'compiled')
+  began = time.monotonic()
+  logs = [root / f'{workdir}-{name}-{i}.log'.replace(' ', '-')
+          for i in range(count)]  # fmt: skip
+  running = []
+  for i, log in enumerate(logs):
+    own = [f'--process={i}'] if count > 1 else []
+    with open(log, 'wb') as file:
+      running.append(
+        subprocess.Popen(
+          [*command, str(log.with_suffix('.json')), *words, *own],
+          cwd=ROOT,
+          env=env,
+          stdout=file,
+          stderr=subprocess.STDOUT,
+        )
+      )
+  deadline = began + args.timeout_s
+  status = 'done'
+  try:
+    for process in running:
+      code = process.wait(max(deadline - time.monotonic(), 0.1))
+      if code:
+        status = 'killed'
+  except subprocess.TimeoutExpired:
+    status = 'slow'
+  finally:
+    for process in running:
+      process.kill()
+      process.wait()
+  if status != 'done':
+    for log in logs:
+      text = re.sub(r'\n{2,}', '\n', log.read_text(errors='replace'))
+      print(f'--- {log.name}\n{text[-1500:]}', file=sys.stderr)
+  peaks = [
+    json.loads(log.with_suffix('.json').read_text())
+    for log in logs
+    if log.with_suffix('.json').exists()
+  ]
+  return {
+    'peak_mb': max((p['data_mb'] for p in peaks), default=0.0),
+    'status': status,
+    'wall_s': time.monotonic() - began,
+  }
+
+
+def write_config(directory, kind: str, table_rows: int) -> pathlib.Path:
+  """Writes a config file, and the data that it names."""
+  path = directory / 'life.py'
+  if path.exists():
+    return path
+  directory.mkdir(parents=True)
+  if kind == 'retrieval':
+    write_log(directory / 'log.csv', table_rows)
+  path.write_text(_CONFIG.format(
+    kind=kind, rows=table_rows, width=WIDTH, directory=directory
+  ))  # fmt: skip
+  return path
+
+
+def write_log(path: pathlib.Path, items: int) -> None:
+  """A log in which every item occurs, of users with a hundred events."""
+  events = np.arange(max(items, 1_000))
+  order = np.random.default_rng(0).permutation(events) % items
+  lines = [f'{at // 100},{item},{at}' for at, item in enumerate(order)]
+  path.write_text('\n'.join(['user,item,time', *lines, '']))
+
+
+_CONFIG = """
+from genrec_jax import config as config_lib
+from genrec_jax.config import rankers
+
+KIND, ROWS, WIDTH, DIRECTORY = '{kind}', {rows}, {width}, '{directory}'
+
+
+def get_config(arg=None):
+  if KIND == 'ranking':
+    config = config_lib.ranking()
+    config.data.clicks.update(rows=2_000, fields=1, values=100, numbers=1)
+    config.data.clicks.update(orders=(1,), terms=1)
+    config.data.update(oov='hash', hash_rows=ROWS)
+    config.model = rankers.dnn()
+    config.model.update(dim=WIDTH, hidden=(8,))
+    config.report.importance_rows = 100
+    config.report.importance_repeats = 1
+    config.eval.batch_size = 64
+  else:
+    config = config_lib.retrieval()
+    config.data.update(name='csv', path=f'{{DIRECTORY}}/log.csv')
+    config.model.update(dim=WIDTH, dqk=8, dv=8, blocks=1, max_len=8)
+    config.model.time_bias = False
+    config.split.name = 'stream'
+    config.loss.negatives = 4
+    config.eval.update(ks=(1, 10), batch_size=64, batch_tokens=512)
+    config.report.users = 2
+  config.optimizer.rows.name = 'row_adagrad'
+  config.train.update(batch_size=64, steps=4, log_every=1, eval_every=2)
+  config.train.update(checkpoint_every=2)
+  config.checkpoint.policy = 'consecutive'
+  config.checkpoint.publish.every = 2
+  return config
+"""
+
+
+def run_process(limit_mb: str, found: str, *words: str) -> None:
+  """What each process does: watch itself, be limited, run the command."""
+  if limit := float(limit_mb):
+    # Code, stacks and shared files are not counted, so that what the library
+    # loads is the same under any limit.
+    bytes_ = int(limit * MB)
+    resource.setrlimit(resource.RLIMIT_DATA, (bytes_, bytes_))
+  watch = threading.Thread(target=_watch, args=(pathlib.Path(found),))
+  watch.daemon = True
+  watch.start()
+  sys.argv = ['genrec', *words]
+  from genrec_jax import main as main_lib
+
+  main_lib.run()
+
+
+def _watch(path: pathlib.Path) -> None:
+  """Writes the most bytes there were, whenever there are more."""
+  most = 0.0
+  while True:
+    now = read_data_mb()
+    if now > most + 1:
+      most = now
+      temporary = path.with_suffix('.tmp')
+      temporary.write_text(json.dumps({'data_mb': most}))
+      temporary.rename(path)
+    time.sleep(0.005)
+
+
+def read_data_mb() -> float:
+  """What RLIMIT_DATA counts of this process, in MB (Linux)."""
+  with open('/proc/self/status') as f:
+    for line in f:
+      if line.startswith('VmData:'):
+        return int(line.split()[1]) / 1024
+  return 0.0
+
+
+if __name__ == '__main__':
+  main()
