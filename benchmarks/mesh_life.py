@@ -260,7 +260,7 @@ def get_config(arg=None):
   config.optimizer.rows.name = 'row_adagrad'
   config.train.update(batch_size=64, steps=4, log_every=1, eval_every=2)
   config.train.update(checkpoint_every=2)
-  config.checkpoint.policy = 'consecutive'
+  config.checkpoint.update(policy='consecutive', chunk_rows=8_192)
   config.checkpoint.publish.every = 2
   return config
 """

@@ -53,6 +53,8 @@ class MeshRuntime:
     tx,
     extensions: Extensions | None = None,
     plan: plan_lib.ShardingPlan | None = None,
+    *,
+    trains: bool = True,
   ):
     """Lays everything out; nothing is allocated yet.
 
@@ -62,6 +64,7 @@ class MeshRuntime:
       tx: optimizer of everything dense.
       extensions: what is used from outside the library.
       plan: where rows lie; None: as the config says.
+      trains: whether there are steps, for which there must be memory.
     """
     p = self._parallel = config.parallel
     self.extensions = extensions = extensions or Extensions()
@@ -74,7 +77,7 @@ class MeshRuntime:
     axes = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
     shape = {name: self.mesh.shape[axis] for name, axis in axes.items()}
     self.plan = plan or planning.make_plan(config, task, shape, extensions)
-    planning.check_memory(config, task, self.plan, extensions)
+    planning.check_memory(config, task, self.plan, extensions, trains=trains)
     self._tables = ShardedTables(
       layout_lib.lay_out(self.plan),
       specs,

@@ -9,9 +9,11 @@ import numpy as np
 from genrec_jax import planner
 from genrec_jax.config import ConfigError
 from genrec_jax.contracts import Extensions
+from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import single_scheme as schemes_lib
 from genrec_jax.embedding.exchange import Exchange
+from genrec_jax.formatting import format_bytes
 from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.planner import hardware, pooling
 from genrec_jax.runtime import state as state_lib
@@ -143,8 +145,17 @@ def check_memory(
   task,
   plan: plan_lib.ShardingPlan,
   extensions: Extensions = Extensions(),
+  *,
+  trains: bool = True,
 ) -> None:
   """Refuses what would not fit the hardware that `config.parallel` names.
+
+  Args:
+    config: of the experiment.
+    task: whose tables and parameters.
+    plan: where rows lie.
+    extensions: what is used from outside the library.
+    trains: whether there are steps, beside evaluations or predictions.
 
   Raises:
     planner.InsufficientMemory: with the arithmetic.
@@ -153,6 +164,11 @@ def check_memory(
   if not (p.topology or p.memory_gb):
     return
   shape = {k: getattr(plan, k) for k in ('replicas', 'hosts', 'devices')}
+  if not trains:
+    rows = planner.tree_bytes(layout_lib.lay_out(plan).shapes())
+    parameters = 4 * dense_part(config, task, shape).parameters
+    _check_evaluation(config, task, shape, rows, parameters, '')
+    return
   work = _describe_work(config, task, shape, extensions)
   report = planner.evaluate_plan(plan, **work)
   if len(report.over):
@@ -160,6 +176,41 @@ def check_memory(
     scheme = p.scheme or DEFAULT_SCHEME
     scheme = 'the model on one device' if alone else f'scheme {scheme!r}'
     raise planner.insufficient_memory_error(report, p.plan or scheme)
+  if config.eval.splits:  # between two steps, beside their whole state
+    of = ', with their optimizers,'
+    held = report.allocated, report.dense.bytes
+    _check_evaluation(config, task, shape, *held, of)
+
+
+def _check_evaluation(
+  config, task, shape: dict, rows: int, parameters: int, of: str
+) -> None:
+  """Refuses an evaluation that needs more than a device has.
+
+  Args:
+    config: of the experiment.
+    task: what is evaluated, or predicts.
+    shape: of the mesh.
+    rows: bytes of a device's part of the tables.
+    parameters: the same of everything else.
+    of: what these hold, in words, beside weights.
+  """
+  topology = load_topology(config, shape)
+  budget = int(topology.memory * (1 - topology.reserve))
+  # A task that compares with all there is keeps a vector of each.
+  count = getattr(task, 'count_evaluation_bytes', lambda shards: 0)
+  vectors = count(int(np.prod(list(shape.values()))))
+  if rows + parameters + vectors <= budget:
+    return
+  more = f' and {format_bytes(vectors)} of vectors of items' if vectors else ''
+  raise planner.InsufficientMemory(
+    'evaluations and predictions do not fit: a device would hold '
+    f'{format_bytes(rows)} of rows and {format_bytes(parameters)} of '
+    f'parameters{of}{more}, and has {format_bytes(budget)} '
+    f'({format_bytes(topology.memory)} less {topology.reserve:.0%} reserve); '
+    'take more devices (parallel.hosts, parallel.devices), or devices with '
+    'more memory (parallel.topology, parallel.memory_gb)'
+  )
 
 
 def describe_plan(
