@@ -73,7 +73,7 @@ class MeshRuntime:
     self._config, self._task, self._tx = config, task, tx
     self.mesh = mesh_lib.make_mesh(p.replicas, p.hosts, p.devices or None)
     specs = state_lib.row_specs(task)
-    planning.check_parallel(p, mesh_lib.count_shards(self.mesh))
+    planning.check_parallel(p, mesh_lib.count_shards(self.mesh), specs)
     axes = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
     shape = {name: self.mesh.shape[axis] for name, axis in axes.items()}
     self.plan = plan or planning.make_plan(config, task, shape, extensions)

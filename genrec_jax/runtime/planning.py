@@ -23,6 +23,10 @@ DEFAULT_SCHEME = 'row_wise'
 AUTO = 'auto'  # a scheme: the planner chooses for each table
 # Of a parameter on a device: itself, its gradient and two moments.
 DENSE_COPIES = 4
+_OTHER_PLAN = (
+  'give the path of a plan of this model and mesh, which `genrec plan` writes, '
+  'or leave parallel.plan out and let parallel.scheme say where rows lie'
+)
 
 
 def make_plan(
@@ -47,19 +51,34 @@ def make_plan(
     work = _describe_work(config, task, mesh_shape, extensions)
     return planner.make_plan(**work, schemes=schemes, pooling=rule)[0]
   if p.plan:
-    plan = plan_lib.load_plan(p.plan, schemes)
-    planned = {name: getattr(plan, name) for name in mesh_shape}
-    if planned != mesh_shape:
-      raise plan_lib.PlanError(
-        f'{p.plan} is for {planned}, parallel.* describes {mesh_shape}'
-      )
-    schemes_lib.require_same_tables(plan, specs)
+    plan = _load_plan(p.plan, specs, mesh_shape, schemes)
   else:
     plan = schemes_lib.plan_with_scheme(
       specs, p.scheme or DEFAULT_SCHEME, **mesh_shape, schemes=schemes
     )
   loads = expected_loads(config, task, mesh_shape, extensions)
   return pooling.fill_pooling(plan, loads, config.train.batch_size, rule)
+
+
+def _load_plan(path: str, specs, mesh_shape: dict, schemes):
+  """The plan file of `parallel.plan`, if it is of these tables and this mesh."""
+  try:
+    plan = plan_lib.load_plan(path, schemes)
+    planned = {name: getattr(plan, name) for name in mesh_shape}
+    if planned != mesh_shape:
+      sizes = ', '.join(f'parallel.{k}={n}' for k, n in planned.items())
+      raise plan_lib.PlanError(
+        f'{path} is a plan for {sizes}, and the config says '
+        f'{", ".join(map(str, mesh_shape.values()))}'
+      )
+    schemes_lib.require_same_tables(plan, specs)
+  except OSError as e:
+    raise plan_lib.PlanError(
+      f'parallel.plan: {path} cannot be read ({e.strerror}); {_OTHER_PLAN}'
+    ) from None
+  except plan_lib.PlanError as e:
+    raise plan_lib.PlanError(f'parallel.plan: {e}; {_OTHER_PLAN}') from None
+  return plan
 
 
 def _describe_work(config, task, shape: dict, extensions: Extensions) -> dict:
@@ -72,8 +91,14 @@ def _describe_work(config, task, shape: dict, extensions: Extensions) -> dict:
   }
 
 
-def check_parallel(p, shards: int) -> None:
-  """Refuses settings that contradict each other."""
+def check_parallel(p, shards: int, specs=()) -> None:
+  """Refuses settings that contradict each other.
+
+  Args:
+    p: `config.parallel`.
+    shards: devices of the mesh.
+    specs: the tables that are updated by rows.
+  """
   for key, known in {
     'determinism': ('per_mesh', 'mesh_invariant'),
     'pipeline': ('none', 'exact', 'stale'),
@@ -84,6 +109,13 @@ def check_parallel(p, shards: int) -> None:
     raise ConfigError(f'parallel.microbatches is {p.microbatches}, at least 1')
   if p.determinism == 'per_mesh':
     return
+  if p.replicas > 1 and specs:
+    raise ConfigError(
+      f"parallel.determinism='mesh_invariant' and parallel.replicas={p.replicas} "
+      'contradict each other: replicas average their own copies of the tables, '
+      'so that results depend on how many there are; set parallel.replicas=1 '
+      'and give its devices to parallel.hosts, or parallel.determinism=per_mesh'
+    )
   if p.reduction_blocks < 1 or p.reduction_blocks % shards:
     raise ConfigError(
       f'parallel.reduction_blocks is {p.reduction_blocks}, must be a multiple '
@@ -220,9 +252,7 @@ def describe_plan(
   p = config.parallel
   shape = mesh_shape(config)
   fixed = None
-  if p.plan:
-    fixed = p.plan
-  elif p.scheme != AUTO:
+  if p.plan or p.scheme != AUTO:
     fixed = make_plan(config, task, shape, extensions)
   path = pathlib.Path(workdir) / 'plan.json'
   path.parent.mkdir(parents=True, exist_ok=True)

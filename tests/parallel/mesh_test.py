@@ -35,10 +35,10 @@ def test_the_shape_asked_for(asked, shape):
 @pytest.mark.parametrize(
   'asked, words',
   [
-    ({'hosts': 3}, r'8 devices .* 1 replicas x 3 hosts'),
-    ({'hosts': 3, 'devices': 3}, r'are 9, but there are 8 devices'),
-    ({'replicas': 0}, r'mesh.replicas is 0'),
-    ({'devices': 0}, r'mesh.devices is 0'),
+    ({'hosts': 3}, r'8 devices .* 1 replicas x 3 hosts: choose parallel.replicas'),
+    ({'hosts': 3, 'devices': 3}, r'are 9, but there are 8 devices .*: lower parallel.replicas,'),
+    ({'replicas': 0}, r'parallel.replicas is 0'),
+    ({'devices': 0}, r'parallel.devices is 0'),
   ],
 )
 def test_counts_that_do_not_fit(asked, words):
