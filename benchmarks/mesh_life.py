@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
     return run_process(*argv[1:])
   parser = cli.parser('mesh_life', __doc__)
   parser.add_argument('--kinds', nargs='+', choices=KINDS, default=KINDS)
-  parser.add_argument('--table_mb', type=int, default=512)
+  parser.add_argument('--table_mb', type=int, default=1024)
   parser.add_argument('--processes', type=int, default=8)
   parser.add_argument(
     '--shares', type=float, default=2.0,

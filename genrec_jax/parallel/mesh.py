@@ -55,8 +55,8 @@ def make_mesh(
     raise MeshError(
       f'{replicas} replicas x {hosts} hosts x {devices} devices are {size}, '
       f'but there are {len(present)} devices ({jax.default_backend()}): lower '
-      'parallel.replicas, parallel.hosts or parallel.devices (0 takes all there '
-      'are), or start more processes'
+      'parallel.replicas, parallel.hosts or parallel.devices, of which 0 takes '
+      'all there are, or start more processes'
     )
   chosen = np.array(_choose_devices(present, size), dtype=object)
   # Auto: the collectives inside `shard_map` are our own, and what is outside is
@@ -91,12 +91,13 @@ def _choose_devices(present, count: int) -> list:
   each, rest = divmod(count, len(processes))
   if rest or any(len(own) < each for own in processes.values()):
     counts = [len(processes[p]) for p in sorted(processes)]
+    most = len(counts) * min(counts)
     raise MeshError(
       f'a mesh of {count} devices cannot take equally many of each of the '
       f'{len(processes)} processes, which have {counts}: choose '
       'parallel.replicas, parallel.hosts and parallel.devices whose product is '
-      f'a multiple of {len(processes)}, at most {len(processes) * min(counts)}, '
-      'or start another number of processes'
+      f'a multiple of {len(processes)} and at most {most}, or start another '
+      'number of processes'
     )
   # Neighbours along the last axis are then of one process, whose links are the
   # fastest.

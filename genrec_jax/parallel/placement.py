@@ -169,8 +169,8 @@ def _check_elementwise(layout, tx, state) -> None:
     raise ValueError(
       f'with parallel.dense={layout.dense.mode!r} devices update shards of '
       'parameters, but the optimizer combines elements of a parameter '
-      f'({", ".join(forbidden)}) and would see its shard alone. Clipping belongs '
-      'into optimizer.clip_norm; for other such optimizers set '
+      f'({", ".join(forbidden)}) and would see its shard alone. Clipping '
+      'belongs into optimizer.clip_norm; for other such optimizers set '
       "parallel.dense='ddp'"
     )
 

@@ -61,7 +61,7 @@ def make_plan(
 
 
 def _load_plan(path: str, specs, mesh_shape: dict, schemes):
-  """The plan file of `parallel.plan`, if it is of these tables and this mesh."""
+  """The plan of a file, which must be of these tables and this mesh."""
   try:
     plan = plan_lib.load_plan(path, schemes)
     planned = {name: getattr(plan, name) for name in mesh_shape}
@@ -111,10 +111,11 @@ def check_parallel(p, shards: int, specs=()) -> None:
     return
   if p.replicas > 1 and specs:
     raise ConfigError(
-      f"parallel.determinism='mesh_invariant' and parallel.replicas={p.replicas} "
-      'contradict each other: replicas average their own copies of the tables, '
-      'so that results depend on how many there are; set parallel.replicas=1 '
-      'and give its devices to parallel.hosts, or parallel.determinism=per_mesh'
+      "parallel.determinism='mesh_invariant' and "
+      f'parallel.replicas={p.replicas} contradict each other: replicas average '
+      'their own copies of the tables, so that results depend on their number; '
+      'set parallel.replicas=1 and give the devices to parallel.hosts, or set '
+      'parallel.determinism=per_mesh'
     )
   if p.reduction_blocks < 1 or p.reduction_blocks % shards:
     raise ConfigError(

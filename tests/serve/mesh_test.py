@@ -149,7 +149,7 @@ class LargestShare:
     """
     share, model = 4 * weights['tables'] / DEVICES, 4 * weights['model']
     made = self._list_programs()
-    print('LARGEST', share, model, self.largest, (self.largest-model)/share, max([made[n] for n in made.keys()-self._known],default=0)/share)
+    print('LARGEST', share, model, self.largest, made)
     assert self.largest > share  # or nothing was looked at
     assert self.largest <= SHARE * self.total / DEVICES
     assert self.largest <= model + copies * SHARE * share
