@@ -251,10 +251,14 @@ class Predictor:
 
   def _item_vectors(self, weights):
     """Of all items; on a mesh, of the share of a device."""
-    ids = catalogue.shard_corpus(jnp.asarray(self._task.corpus))
-    reads = self._task.reads_for('items', ids)
-    _, rows = self._runtime.read_rows(self._task, weights, reads)
-    return self._task.vectors(rows)
+
+    def read(ids):
+      reads = self._task.reads_for('items', ids)
+      _, rows = self._runtime.read_rows(self._task, weights, reads)
+      return self._task.vectors(rows)
+
+    corpus = jnp.asarray(self._task.corpus)
+    return catalogue.read_vectors(read, corpus, self._config.eval.item_chunk)
 
   def _compile_recommender(self, k: int):
     corpus = jnp.asarray(self._task.corpus)
