@@ -5,8 +5,9 @@
 
 Several processes, joined by gloo on this machine, run the commands of a user:
 they train (with evaluations, checkpoints, publications and the report),
-evaluate, predict and go on with the training on a mesh of half as many. Each
-process may have twice the bytes of its share of the table, by RLIMIT_DATA,
+evaluate, predict, and go on with the training on a mesh of half as many; in
+between, one process exports the weights, and one follows what was published.
+Each process may have twice the bytes of its share of the table, by RLIMIT_DATA,
 beside what the same commands need with next to no table. With eight processes
 the table is therefore four times what one of them may have of it.
 
@@ -14,11 +15,13 @@ The last case shows that the limit holds: with one device for the whole table
 (`parallel.scheme=table_wise`) the training ends where its state is made.
 """
 
+import argparse
+import dataclasses
 import json
 import os
 import pathlib
-import re
 import resource
+import runpy
 import socket
 import subprocess
 import sys
@@ -38,7 +41,7 @@ WIDTH = 256  # of a row
 # as are written at a time.
 SMALL_ROWS = 8_192
 # Small gifts of the system that differ from run to run, such as stacks.
-SLACK = 16 * MB
+SLACK_MB = 16
 COLUMNS = (
   'case', 'processes', 'table_mb', 'share_mb', 'empty_mb', 'limit_mb',
   'peak_mb', 'shares_x', 'table_over_limit_x', 'status', 'wall_s',
@@ -69,9 +72,12 @@ def main(argv: list[str] | None = None) -> None:
     help='what a process may have of the table, in shares; 0 sets no limit',
   )  # fmt: skip
   parser.add_argument('--timeout_s', type=float, default=900)
+  parser.add_argument(
+    '--directory', help='where the runs may be put (the system decides)'
+  )
   args = parser.parse_args(argv)
   if args.smoke:
-    args.kinds, args.table_mb, args.processes = ('ranking',), 64, 2
+    args.kinds, args.table_mb, args.processes = ('ranking',), 128, 4
   rows = []
   for kind in args.kinds:
     rows += measure_life(args, kind)
@@ -87,127 +93,165 @@ def main(argv: list[str] | None = None) -> None:
     cli.fail(f'these ended otherwise than they should: {", ".join(wrong)}')
 
 
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """A command of a life.
+
+  Attributes:
+    name: of the command, in the case of its row.
+    processes: how many run it.
+    flags: of the command line; none of a program of its own.
+    module: that program, which has no devices.
+    words: its arguments, in which WORKDIR stands for the run.
+    dies: whether it is to find no memory.
+  """
+
+  name: str
+  processes: int
+  flags: tuple[str, ...] = ()
+  module: str = ''
+  words: tuple[str, ...] = ()
+  dies: bool = False
+
+
+def list_commands(many: int) -> list[Command]:
+  """The commands of a life, in their order."""
+  few = max(many // 2, 1)
+  train = '--mode=train', '--config.train.steps=4'
+  follow = 'genrec_jax.checkpoint.follow'
+  return [
+    Command('train', many, train),
+    Command('eval', many, ('--mode=eval',)),
+    Command('predict', many, ('--mode=predict',)),
+    Command(
+      'export', 1, (), 'genrec_jax.weights', ('export', 'WORKDIR', 'WORKDIR.st')
+    ),
+    Command('follow', 1, (), follow, ('WORKDIR', 'WORKDIR.copy', '--once')),
+    Command(
+      f'resume on {few}', few, ('--mode=train', '--config.train.steps=6')
+    ),
+    Command(
+      'train, one device',
+      many,
+      (*train, '--config.parallel.scheme=table_wise'),
+      dies=True,
+    ),
+  ]
+
+
 def measure_life(args, kind: str) -> list[dict]:
   """The rows of one kind of task."""
-  rows, many = [], args.processes
-  table_mb = args.table_mb
-  with tempfile.TemporaryDirectory() as directory:
-    root = pathlib.Path(directory)
-    empty = {}
-    for name, count, flags in list_commands(many):
-      made = run_job(
-        args, root, kind, SMALL_ROWS, 'empty', name, count, flags, limit=0
-      )
-      empty[name] = made['peak_mb']
-    table_rows = args.table_mb * MB // (4 * WIDTH)
-    commands = list_commands(many)
-    whole = ('--config.parallel.scheme=table_wise',)
-    commands.append(('train, one device', many, (*commands[0][2], *whole)))
-    for name, count, flags in commands:
-      share = table_mb / count
-      need = empty.get(name, empty['train'])
-      limit = need + args.shares * share + SLACK / MB if args.shares else 0.0
-      workdir = 'whole' if whole[0] in flags else 'large'
-      made = run_job(
-        args, root, kind, table_rows, workdir, name, count, flags, limit=limit
-      )
+  rows, empty, many = [], {}, args.processes
+  with tempfile.TemporaryDirectory(dir=args.directory) as directory:
+    job = Job(args, pathlib.Path(directory), kind)
+    for command in list_commands(many):
+      if not command.dies:
+        made = job.run(command, SMALL_ROWS, limit=0)
+        empty[command.name] = made['peak_mb']
+    for command in list_commands(many):
+      # What runs alone has no devices; it may hold what one of them has.
+      share = args.table_mb / (many if command.module else command.processes)
+      need = empty.get(command.name, empty['train'])
+      limit = need + args.shares * share + SLACK_MB if args.shares else 0
+      table_rows = args.table_mb * MB // (4 * WIDTH)
+      made = job.run(command, table_rows, limit=limit)
       row = {
-        'case': f'{kind}/{name}',
-        'processes': count,
-        'table_mb': table_mb,
+        'case': f'{kind}/{command.name}',
+        'processes': command.processes,
+        'table_mb': args.table_mb,
         'share_mb': share,
         'empty_mb': need,
         'limit_mb': limit,
         **made,
         'shares_x': (made['peak_mb'] - need) / share,
-        'table_over_limit_x': table_mb / (args.shares * share)
-        if args.shares
-        else 0.0,
-        'wanted': 'killed' if workdir == 'whole' else 'done',
+        'wanted': 'died' if command.dies else 'done',
       }
+      if args.shares:
+        row['table_over_limit_x'] = args.table_mb / (args.shares * share)
       rows.append(row)
       print(cli.table([row], COLUMNS), flush=True)
   return rows
 
 
-def list_commands(many: int) -> list[tuple[str, int, tuple[str, ...]]]:
-  """(name, processes, flags) of the commands of a life, in their order."""
-  few = max(many // 2, 1)
-  return [
-    ('train', many, ('--mode=train', '--config.train.steps=4')),
-    ('eval', many, ('--mode=eval',)),
-    ('predict', many, ('--mode=predict',)),
-    (f'resume on {few}', few, ('--mode=train', '--config.train.steps=6')),
-  ]
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """Runs commands in processes of their own, below a directory."""
 
+  args: argparse.Namespace
+  root: pathlib.Path
+  kind: str
 
-def run_job(
-  args, root, kind: str, table_rows: int, workdir: str, name, count, flags, *,
-  limit: float,
-) -> dict:  # fmt: skip
-  """Runs one command in several processes; returns what became of it."""
-  config = write_config(root / f'{kind}-{table_rows}', kind, table_rows)
-  with socket.socket() as s:
-    s.bind(('localhost', 0))
-    port = s.getsockname()[1]
-  command = [
-    *(sys.executable, '-m', 'benchmarks.mesh_life', '--process'),
-    str(limit),
-  ]
-  words = [
-    f'--config={config}',
-    f'--workdir={root / workdir}',
-    f'--config.parallel.hosts={count}',
-    '--config.parallel.devices=1',
-    *flags,
-  ]
-  if count > 1:
-    words += [f'--coordinator=localhost:{port}', f'--processes={count}']
-  env = {**os.environ, **ENVIRONMENT, 'PYTHONPATH': str(ROOT)}
-  env['JAX_COMPILATION_CACHE_DIR'] = str(root / 'compiled')
-  began = time.monotonic()
-  logs = [root / f'{workdir}-{name}-{i}.log'.replace(' ', '-')
-          for i in range(count)]  # fmt: skip
-  running = []
-  for i, log in enumerate(logs):
-    own = [f'--process={i}'] if count > 1 else []
-    with open(log, 'wb') as file:
-      running.append(
-        subprocess.Popen(
-          [*command, str(log.with_suffix('.json')), *words, *own],
-          cwd=ROOT,
-          env=env,
-          stdout=file,
-          stderr=subprocess.STDOUT,
+  def run(self, command: Command, table_rows: int, limit: float) -> dict:
+    """What became of a command with a table of so many rows."""
+    large = 'small' if table_rows == SMALL_ROWS else 'large'
+    stem = f'{large}-{command.name}'.replace(' ', '-').replace(',', '')
+    workdir = self.root / ('whole' if command.dies else large)
+    config = write_config(self.root / f'data_{large}', self.kind, table_rows)
+    lines = self._list_lines(command, workdir, config)
+    began, running, logs = time.monotonic(), [], []
+    env = {**os.environ, **ENVIRONMENT, 'PYTHONPATH': str(ROOT)}
+    env['JAX_COMPILATION_CACHE_DIR'] = str(self.root / 'compiled')
+    for number, line in enumerate(lines):
+      logs.append(self.root / f'{stem}-{number}.log')
+      found = str(logs[-1].with_suffix('.json'))
+      start = sys.executable, '-m', 'benchmarks.mesh_life', '--process'
+      with open(logs[-1], 'wb') as file:
+        running.append(
+          subprocess.Popen(
+            [*start, str(limit), found, *line],
+            cwd=ROOT,
+            env=env,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+          )
         )
-      )
-  deadline = began + args.timeout_s
-  status = 'done'
-  try:
-    for process in running:
-      code = process.wait(max(deadline - time.monotonic(), 0.1))
-      if code:
-        status = 'killed'
-  except subprocess.TimeoutExpired:
-    status = 'slow'
-  finally:
-    for process in running:
-      process.kill()
-      process.wait()
-  if status != 'done':
-    for log in logs:
-      text = re.sub(r'\n{2,}', '\n', log.read_text(errors='replace'))
-      print(f'--- {log.name}\n{text[-1500:]}', file=sys.stderr)
-  peaks = [
-    json.loads(log.with_suffix('.json').read_text())
-    for log in logs
-    if log.with_suffix('.json').exists()
-  ]
-  return {
-    'peak_mb': max((p['data_mb'] for p in peaks), default=0.0),
-    'status': status,
-    'wall_s': time.monotonic() - began,
-  }
+    status = self._await(running, began + self.args.timeout_s)
+    if status != 'done' and not command.dies:
+      for log in logs:
+        print(f'--- {log.name}\n{log.read_text(errors="replace")[-1500:]}')
+    found = [log.with_suffix('.json') for log in logs]
+    peaks = [json.loads(f.read_text()) for f in found if f.exists()]
+    return {
+      'peak_mb': max(peaks, default=0.0),
+      'status': status,
+      'wall_s': time.monotonic() - began,
+    }
+
+  def _list_lines(self, command: Command, workdir, config) -> list[list[str]]:
+    """The arguments of each process."""
+    if command.module:
+      words = [w.replace('WORKDIR', str(workdir)) for w in command.words]
+      return [[command.module, *words]]
+    with socket.socket() as s:
+      s.bind(('localhost', 0))
+      port = s.getsockname()[1]
+    words = [
+      'genrec',
+      f'--config={config}',
+      f'--workdir={workdir}',
+      f'--config.parallel.hosts={command.processes}',
+      '--config.parallel.devices=1',
+      *command.flags,
+    ]
+    if command.processes == 1:
+      return [words]
+    words += [
+      f'--coordinator=localhost:{port}',
+      f'--processes={command.processes}',
+    ]
+    return [[*words, f'--process={i}'] for i in range(command.processes)]
+
+  def _await(self, running, deadline: float) -> str:
+    """How the processes ended, all of them."""
+    try:
+      codes = [p.wait(max(deadline - time.monotonic(), 0.1)) for p in running]
+    except subprocess.TimeoutExpired:
+      return 'slow'
+    finally:
+      for process in running:
+        process.kill()
+        process.wait()
+    return 'died' if any(codes) else 'done'
 
 
 def write_config(directory, kind: str, table_rows: int) -> pathlib.Path:
@@ -269,17 +313,18 @@ def get_config(arg=None):
 """
 
 
-def run_process(limit_mb: str, found: str, *words: str) -> None:
+def run_process(limit_mb: str, found: str, program: str, *words: str) -> None:
   """What each process does: watch itself, be limited, run the command."""
   if limit := float(limit_mb):
-    # Code, stacks and shared files are not counted, so that what the library
-    # loads is the same under any limit.
-    bytes_ = int(limit * MB)
-    resource.setrlimit(resource.RLIMIT_DATA, (bytes_, bytes_))
+    # Code and files are not counted: what the library loads has always room.
+    limit = int(limit * MB)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
   watch = threading.Thread(target=_watch, args=(pathlib.Path(found),))
   watch.daemon = True
   watch.start()
-  sys.argv = ['genrec', *words]
+  sys.argv = [program, *words]
+  if program != 'genrec':
+    return runpy.run_module(program, run_name='__main__', alter_sys=True)
   from genrec_jax import main as main_lib
 
   main_lib.run()
@@ -293,7 +338,7 @@ def _watch(path: pathlib.Path) -> None:
     if now > most + 1:
       most = now
       temporary = path.with_suffix('.tmp')
-      temporary.write_text(json.dumps({'data_mb': most}))
+      temporary.write_text(json.dumps(most))
       temporary.rename(path)
     time.sleep(0.005)
 
