@@ -60,8 +60,9 @@ def plan_own_runtime(
   if p.replicas * p.hosts * max(p.devices, 1) > jax.device_count():
     return None  # a model of a mesh predicts anywhere, if it fits
   config = config.copy_and_resolve_references().unlock()
-  # Where rows lie does not matter now, and the file need not be there.
-  config.parallel.plan, config.parallel.scheme = '', ''
+  # Where rows lie does not matter now, and the file need not be there; these
+  # devices may be others.
+  config.parallel.update(plan='', scheme='', topology='', memory_gb=0.0)
   return plan_eval_runtime(config.lock(), extensions)
 
 

@@ -193,6 +193,7 @@ class _Source:
     for name, stack in stacks.items():
       for first, rows in self._read_runs(f'tables/{name}'):
         _put_rows(first, rows, stack, views)
+        del rows  # before the next are read
     if self._rows:
       self._apply_rows(views)
 
