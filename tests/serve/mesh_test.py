@@ -122,7 +122,7 @@ def predict_by_library(run):
     tables = run._predictor._weights['tables']
   else:
     one = {name: [1] for name in run.features}
-    assert run.score(one).shape == (1, 1)
+    assert run.score(one).shape == (1,)
     tables = run._scorer._weights['tables']
   for array in tables.values():
     assert len(array.sharding.device_set) == DEVICES
