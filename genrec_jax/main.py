@@ -98,7 +98,8 @@ def main(words: list[str], overrides: list[str]) -> None:
   elif FLAGS.mode == 'eval':
     from genrec_jax.train import results
 
-    results.evaluate_run(config, FLAGS.workdir, kinds, extensions)
+    with job.all_or_none('evaluating', config.parallel.heartbeat_s):
+      results.evaluate_run(config, FLAGS.workdir, kinds, extensions)
   elif FLAGS.mode == 'report':
     from genrec_jax.report import saved_report
 
@@ -109,7 +110,8 @@ def main(words: list[str], overrides: list[str]) -> None:
     more = {}  # kinds of tasks from outside may know no mesh
     if make_runtime := build.plan_eval_runtime(config, extensions):
       more['make_runtime'] = make_runtime
-    kind_of(config, kinds).predict(config, FLAGS.workdir, extensions, **more)
+    with job.all_or_none('predicting', config.parallel.heartbeat_s):
+      kind_of(config, kinds).predict(config, FLAGS.workdir, extensions, **more)
 
 
 def _saved_config() -> pathlib.Path:

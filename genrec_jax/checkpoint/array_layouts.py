@@ -7,8 +7,9 @@ as they are in memory, in chunks that are no larger than their array.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+import numpy as np
 import tensorstore
 
 from genrec_jax import sealed
@@ -51,6 +52,42 @@ def check_layouts(directory, target, saved: Mapping[str, str]) -> None:
         f'damaged: array {path} is not stored as a save stores it '
         f'({str(e)[:200]})'
       ) from e
+
+
+def read_runs(
+  directory, path: str, saved: Mapping[str, str]
+) -> Iterator[tuple[int, np.ndarray]]:
+  """(first row, rows) of an array, a run that was stored in one piece a time.
+
+  A device stores its part of an array in one piece, so that no more than such a
+  part is in memory, however large the array is. Compare the step with its
+  manifest before.
+
+  Args:
+    directory: as in `check_layouts`.
+    path: of the array.
+    saved: as in `check_layouts`.
+
+  Raises:
+    DamagedError: it is stored otherwise than a save stores it.
+  """
+  check_layouts(directory, {path: trees.shape_of(saved[path])}, saved)
+  array = tensorstore.open(
+    {
+      'driver': 'zarr3',
+      'kvstore': {
+        'driver': 'ocdbt',
+        'base': _base_of(directory),
+        'path': f'{path}/',
+      },
+    },
+    read=True,
+    open=True,
+  ).result()
+  step = array.chunk_layout.write_chunk.shape[0]
+  for first in range(0, array.shape[0], step):
+    last = min(first + step, array.shape[0])
+    yield first, array[first:last].read().result()
 
 
 def _base_of(directory) -> dict | str:

@@ -17,7 +17,13 @@ from collections.abc import Callable, Mapping
 
 import jax
 
-from genrec_jax.checkpoint import chunks, policy, row_files, snapshot
+from genrec_jax.checkpoint import (
+  chunks,
+  policy,
+  row_files,
+  snapshot,
+  under_way,
+)
 from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.embedding import dirty_rows as dirty_lib
@@ -156,6 +162,8 @@ class RowSaver:
     about = self._describe_next_save(self._read_last_save())
     base = about['kind'] == row_files.BASE
     encoding = self._options.encoding(restores)
+    if base:  # a host has room for one copy of its rows beside those at work
+      under_way.await_saves()
     row_copy = snapshot.take_snapshot(
       self._stacks,
       tables.arrays,

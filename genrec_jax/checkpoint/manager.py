@@ -41,6 +41,7 @@ from genrec_jax.checkpoint import (
   row_files,
   storage,
   trees,
+  under_way,
 )
 from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.checkpoint.errors import CheckpointError, UnrestorableError
@@ -53,7 +54,6 @@ from genrec_jax.numerics.formats import FORMATS, Formats
 
 _WRITING_S = 24 * 3600.0  # the last process's rows, after the first's
 _T = TypeVar('_T')
-_under_way = set()  # futures of all saves of this process
 
 
 class CheckpointManager(contextlib.AbstractContextManager):
@@ -142,7 +142,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
     # Orbax gives a save a number to speak of it with the other processes, and
     # its threads ask for "the present" one.
     if self._group.size > 1:
-      concurrent.futures.wait(_under_way)
+      under_way.await_saves()
     plan = {'step': step, 'arrays': extra['tree']}
     if data is not None:
       plan['data iterator'] = items['data'].text()
@@ -157,8 +157,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
       )
     thread = concurrent.futures.ThreadPoolExecutor(1)
     self._saving = thread.submit(self._complete_save, step, written, extra)
-    _under_way.add(self._saving)
-    self._saving.add_done_callback(_under_way.discard)
+    under_way.note_save(self._saving)
     thread.shutdown(wait=False)  # it ends with what it was given to do
     if wait:
       self.wait()

@@ -112,9 +112,11 @@ class RetrievalEvaluator:
       return rank_batch(jnp.ones((batch.weights.shape[0], 1)), vectors, batch)
 
     def share_of_catalogue(weights):
-      ids = catalogue.shard_corpus(corpus)
-      _, rows = runtime.read_rows(task, weights, task.reads_for('items', ids))
-      return task.vectors(rows)
+      def read(ids):
+        reads = task.reads_for('items', ids)
+        return task.vectors(runtime.read_rows(task, weights, reads)[1])
+
+      return catalogue.read_vectors(read, corpus, config.item_chunk)
 
     self._ranks_of_model = runtime.jit(
       ranks_of_model, ('split', 'split'), 'alike'

@@ -27,6 +27,7 @@ from genrec_jax.library import examples as examples_lib
 from genrec_jax.library import saved
 from genrec_jax.library.events import read_ids, read_times, warn_of_unknown
 from genrec_jax.library.files import format_of
+from genrec_jax.runtime.build import plan_own_runtime
 from genrec_jax.runtime.compile_cache import use_compile_cache
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.scorer import Scorer
@@ -174,8 +175,11 @@ class Run(abc.ABC):
     return path
 
   @property
-  def _extensions(self):
-    return extensions_lib.load_extensions(self.config.get('extensions', ''))
+  def _placement(self) -> dict:
+    """Where the weights go: on the mesh of the training if it is there."""
+    extensions = extensions_lib.load_extensions(self.config.get('extensions'))
+    make_runtime = plan_own_runtime(self.config, extensions)
+    return {'extensions': extensions, 'make_runtime': make_runtime}
 
   def __repr__(self) -> str:
     parts = [self.config.model.name]
@@ -245,9 +249,7 @@ class RetrievalRun(Run):
 
   @functools.cached_property
   def _predictor(self) -> Predictor:
-    return Predictor.load(
-      self.workdir, self.config, extensions=self._extensions
-    )
+    return Predictor.load(self.workdir, self.config, **self._placement)
 
   def recommend(
     self,
@@ -388,7 +390,7 @@ class RankingRun(Run):
 
   @functools.cached_property
   def _scorer(self) -> Scorer:
-    return Scorer.load(self.workdir, self.config, extensions=self._extensions)
+    return Scorer.load(self.workdir, self.config, **self._placement)
 
   @property
   def labels(self) -> tuple[str, ...]:

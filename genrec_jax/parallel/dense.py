@@ -63,6 +63,7 @@ CUT = {
 }
 GATHER_DTYPES = ('float32', 'bfloat16', 'float16')
 REDUCE_DTYPES = ('float32', 'bfloat16')
+_KEYS = {'mode': 'dense'}  # of the config, where it has another name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,12 +103,12 @@ class DenseOptions:
     ):
       if getattr(self, field) not in known:
         raise ValueError(
-          f'parallel.{field} is {getattr(self, field)!r}, must be one of '
-          f'{known}'
+          f'parallel.{_KEYS.get(field, field)} is {getattr(self, field)!r}, '
+          f'must be one of {known}'
         )
     if self.bucket_bytes < 1:
       raise ValueError(
-        f'parallel.bucket_bytes is {self.bucket_bytes}, must be positive'
+        f'parallel.bucket_mb makes {self.bucket_bytes} bytes, must be positive'
       )
 
   @property

@@ -39,22 +39,24 @@ def make_mesh(
   present = jax.devices()
   for name, count in (('replicas', replicas), ('hosts', hosts)):
     if count < 1:
-      raise MeshError(f'mesh.{name} is {count}, must be at least 1')
+      raise MeshError(f'parallel.{name} is {count}, must be at least 1')
   if devices is None:
     if len(present) % (replicas * hosts):
       raise MeshError(
         f'{len(present)} devices cannot be shared by {replicas} replicas x '
-        f'{hosts} hosts: choose numbers whose product divides {len(present)}, '
-        'or set mesh.devices'
+        f'{hosts} hosts: choose parallel.replicas and parallel.hosts whose '
+        f'product divides {len(present)}, or set parallel.devices'
       )
     devices = len(present) // (replicas * hosts)
   if devices < 1:
-    raise MeshError(f'mesh.devices is {devices}, must be at least 1')
+    raise MeshError(f'parallel.devices is {devices}, must be at least 1')
   size = replicas * hosts * devices
   if size > len(present):
     raise MeshError(
       f'{replicas} replicas x {hosts} hosts x {devices} devices are {size}, '
-      f'but there are {len(present)} devices ({jax.default_backend()})'
+      f'but there are {len(present)} devices ({jax.default_backend()}): lower '
+      'parallel.replicas, parallel.hosts or parallel.devices, of which 0 takes '
+      'all there are, or start more processes'
     )
   return arrange(_choose_devices(present, size), replicas, hosts, devices)
 
@@ -101,9 +103,13 @@ def _choose_devices(present, count: int) -> list:
   each, rest = divmod(count, len(processes))
   if rest or any(len(own) < each for own in processes.values()):
     counts = [len(processes[p]) for p in sorted(processes)]
+    most = len(counts) * min(counts)
     raise MeshError(
       f'a mesh of {count} devices cannot take equally many of each of the '
-      f'{len(processes)} processes, which have {counts}'
+      f'{len(processes)} processes, which have {counts}: choose '
+      'parallel.replicas, parallel.hosts and parallel.devices whose product is '
+      f'a multiple of {len(processes)} and at most {most}, or start another '
+      'number of processes'
     )
   # Neighbours along the last axis are then of one process, whose links are the
   # fastest.

@@ -152,8 +152,8 @@ def _like_parameter(leaf, spec, param):
   if leaf.shape != param.shape:
     raise ValueError(
       f'the optimizer keeps {leaf.shape} for a parameter of {param.shape}: '
-      "only state in the shape of its parameter can be sharded; use mode 'ddp' "
-      'or another optimizer'
+      'only state in the shape of its parameter can be sharded; set '
+      "parallel.dense='ddp' or another optimizer.name"
     )
   return spec
 
@@ -167,11 +167,11 @@ def _check_elementwise(layout, tx, state) -> None:
   )
   if forbidden:
     raise ValueError(
-      f'in mode {layout.dense.mode!r} devices update shards of parameters, but '
-      'the optimizer combines elements of a parameter '
-      f'({", ".join(forbidden)}) '
-      'and would see its shard alone. Clipping belongs into '
-      "parallel.clip_norm; for other such optimizers use mode 'ddp'"
+      f'with parallel.dense={layout.dense.mode!r} devices update shards of '
+      'parameters, but the optimizer combines elements of a parameter '
+      f'({", ".join(forbidden)}) and would see its shard alone. Clipping '
+      'belongs into optimizer.clip_norm; for other such optimizers set '
+      "parallel.dense='ddp'"
     )
 
 

@@ -53,7 +53,9 @@ class MeshRuntime:
     tx,
     extensions: Extensions | None = None,
     plan: plan_lib.ShardingPlan | None = None,
+    *,
     mesh: jax.sharding.Mesh | None = None,
+    trains: bool = True,
   ):
     """Lays everything out; nothing is allocated yet.
 
@@ -65,6 +67,7 @@ class MeshRuntime:
       plan: where rows lie; None: as the config says.
       mesh: as `mesh.make_mesh` makes it, of devices that need not be there if
         steps are only compiled; None: of those of the job, as the config says.
+      trains: whether there are steps, for which there must be memory.
     """
     p = self._parallel = config.parallel
     self.extensions = extensions = extensions or Extensions()
@@ -75,11 +78,11 @@ class MeshRuntime:
       p.replicas, p.hosts, p.devices or None
     )
     specs = state_lib.row_specs(task)
-    planning.check_parallel(p, mesh_lib.count_shards(self.mesh))
+    planning.check_parallel(p, mesh_lib.count_shards(self.mesh), specs)
     axes = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
     shape = {name: self.mesh.shape[axis] for name, axis in axes.items()}
     self.plan = plan or planning.make_plan(config, task, shape, extensions)
-    planning.check_memory(config, task, self.plan, extensions)
+    planning.check_memory(config, task, self.plan, extensions, trains=trains)
     self._tables = ShardedTables(
       layout_lib.lay_out(self.plan),
       specs,

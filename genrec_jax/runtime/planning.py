@@ -9,9 +9,11 @@ import numpy as np
 from genrec_jax import planner
 from genrec_jax.config import ConfigError
 from genrec_jax.contracts import Extensions
+from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import single_scheme as schemes_lib
 from genrec_jax.embedding.exchange import Exchange
+from genrec_jax.formatting import format_bytes
 from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.planner import hardware, pooling
 from genrec_jax.runtime import state as state_lib
@@ -21,6 +23,10 @@ DEFAULT_SCHEME = 'row_wise'
 AUTO = 'auto'  # a scheme: the planner chooses for each table
 # Of a parameter on a device: itself, its gradient and two moments.
 DENSE_COPIES = 4
+_OTHER_PLAN = (
+  'give the path of a plan of this model and mesh, which `genrec plan` writes, '
+  'or leave parallel.plan out and let parallel.scheme say where rows lie'
+)
 
 
 def make_plan(
@@ -45,19 +51,34 @@ def make_plan(
     work = _describe_work(config, task, mesh_shape, extensions)
     return planner.make_plan(**work, schemes=schemes, pooling=rule)[0]
   if p.plan:
-    plan = plan_lib.load_plan(p.plan, schemes)
-    planned = {name: getattr(plan, name) for name in mesh_shape}
-    if planned != mesh_shape:
-      raise plan_lib.PlanError(
-        f'{p.plan} is for {planned}, parallel.* describes {mesh_shape}'
-      )
-    schemes_lib.require_same_tables(plan, specs)
+    plan = _load_plan(p.plan, specs, mesh_shape, schemes)
   else:
     plan = schemes_lib.plan_with_scheme(
       specs, p.scheme or DEFAULT_SCHEME, **mesh_shape, schemes=schemes
     )
   loads = expected_loads(config, task, mesh_shape, extensions)
   return pooling.fill_pooling(plan, loads, config.train.batch_size, rule)
+
+
+def _load_plan(path: str, specs, mesh_shape: dict, schemes):
+  """The plan of a file, which must be of these tables and this mesh."""
+  try:
+    plan = plan_lib.load_plan(path, schemes)
+    planned = {name: getattr(plan, name) for name in mesh_shape}
+    if planned != mesh_shape:
+      sizes = ', '.join(f'parallel.{k}={n}' for k, n in planned.items())
+      raise plan_lib.PlanError(
+        f'{path} is a plan for {sizes}, and the config says '
+        f'{", ".join(map(str, mesh_shape.values()))}'
+      )
+    schemes_lib.require_same_tables(plan, specs)
+  except OSError as e:
+    raise plan_lib.PlanError(
+      f'parallel.plan: {path} cannot be read ({e.strerror}); {_OTHER_PLAN}'
+    ) from None
+  except plan_lib.PlanError as e:
+    raise plan_lib.PlanError(f'parallel.plan: {e}; {_OTHER_PLAN}') from None
+  return plan
 
 
 def _describe_work(config, task, shape: dict, extensions: Extensions) -> dict:
@@ -70,8 +91,14 @@ def _describe_work(config, task, shape: dict, extensions: Extensions) -> dict:
   }
 
 
-def check_parallel(p, shards: int) -> None:
-  """Refuses settings that contradict each other."""
+def check_parallel(p, shards: int, specs=()) -> None:
+  """Refuses settings that contradict each other.
+
+  Args:
+    p: `config.parallel`.
+    shards: devices of the mesh.
+    specs: the tables that are updated by rows.
+  """
   for key, known in {
     'determinism': ('per_mesh', 'mesh_invariant'),
     'pipeline': ('none', 'exact', 'stale'),
@@ -82,6 +109,14 @@ def check_parallel(p, shards: int) -> None:
     raise ConfigError(f'parallel.microbatches is {p.microbatches}, at least 1')
   if p.determinism == 'per_mesh':
     return
+  if p.replicas > 1 and specs:
+    raise ConfigError(
+      "parallel.determinism='mesh_invariant' and "
+      f'parallel.replicas={p.replicas} contradict each other: replicas average '
+      'their own copies of the tables, so that results depend on their number; '
+      'set parallel.replicas=1 and give the devices to parallel.hosts, or set '
+      'parallel.determinism=per_mesh'
+    )
   if p.reduction_blocks < 1 or p.reduction_blocks % shards:
     raise ConfigError(
       f'parallel.reduction_blocks is {p.reduction_blocks}, must be a multiple '
@@ -143,8 +178,17 @@ def check_memory(
   task,
   plan: plan_lib.ShardingPlan,
   extensions: Extensions = Extensions(),
+  *,
+  trains: bool = True,
 ) -> None:
   """Refuses what would not fit the hardware that `config.parallel` names.
+
+  Args:
+    config: of the experiment.
+    task: whose tables and parameters.
+    plan: where rows lie.
+    extensions: what is used from outside the library.
+    trains: whether there are steps, beside evaluations or predictions.
 
   Raises:
     planner.InsufficientMemory: with the arithmetic.
@@ -153,6 +197,11 @@ def check_memory(
   if not (p.topology or p.memory_gb):
     return
   shape = {k: getattr(plan, k) for k in ('replicas', 'hosts', 'devices')}
+  if not trains:
+    rows = planner.tree_bytes(layout_lib.lay_out(plan).shapes())
+    parameters = 4 * dense_part(config, task, shape).parameters
+    _check_evaluation(config, task, shape, rows, parameters, '')
+    return
   work = _describe_work(config, task, shape, extensions)
   report = planner.evaluate_plan(plan, **work)
   if len(report.over):
@@ -160,6 +209,41 @@ def check_memory(
     scheme = p.scheme or DEFAULT_SCHEME
     scheme = 'the model on one device' if alone else f'scheme {scheme!r}'
     raise planner.insufficient_memory_error(report, p.plan or scheme)
+  if config.eval.splits:  # between two steps, beside their whole state
+    of = ', with their optimizers,'
+    held = report.allocated, report.dense.bytes
+    _check_evaluation(config, task, shape, *held, of)
+
+
+def _check_evaluation(
+  config, task, shape: dict, rows: int, parameters: int, of: str
+) -> None:
+  """Refuses an evaluation that needs more than a device has.
+
+  Args:
+    config: of the experiment.
+    task: what is evaluated, or predicts.
+    shape: of the mesh.
+    rows: bytes of a device's part of the tables.
+    parameters: the same of everything else.
+    of: what these hold, in words, beside weights.
+  """
+  topology = load_topology(config, shape)
+  budget = int(topology.memory * (1 - topology.reserve))
+  # A task that compares with all there is keeps a vector of each.
+  count = getattr(task, 'count_evaluation_bytes', lambda shards: 0)
+  vectors = count(int(np.prod(list(shape.values()))))
+  if rows + parameters + vectors <= budget:
+    return
+  more = f' and {format_bytes(vectors)} of vectors of items' if vectors else ''
+  raise planner.InsufficientMemory(
+    'evaluations and predictions do not fit: a device would hold '
+    f'{format_bytes(rows)} of rows and {format_bytes(parameters)} of '
+    f'parameters{of}{more}, and has {format_bytes(budget)} '
+    f'({format_bytes(topology.memory)} less {topology.reserve:.0%} reserve); '
+    'take more devices (parallel.hosts, parallel.devices), or devices with '
+    'more memory (parallel.topology, parallel.memory_gb)'
+  )
 
 
 def describe_plan(
@@ -169,9 +253,7 @@ def describe_plan(
   p = config.parallel
   shape = mesh_shape(config)
   fixed = None
-  if p.plan:
-    fixed = p.plan
-  elif p.scheme != AUTO:
+  if p.plan or p.scheme != AUTO:
     fixed = make_plan(config, task, shape, extensions)
   path = pathlib.Path(workdir) / 'plan.json'
   path.parent.mkdir(parents=True, exist_ok=True)

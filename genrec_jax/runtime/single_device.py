@@ -33,7 +33,15 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
 
   shards, plan, local_shards = 1, None, None
 
-  def __init__(self, config, task, tx, extensions: Extensions | None = None):
+  def __init__(
+    self,
+    config,
+    task,
+    tx,
+    extensions: Extensions | None = None,
+    *,
+    trains: bool = True,
+  ):
     self._config, self._task, self._tx = config, task, tx
     self.extensions = extensions = extensions or Extensions()
     self.maps, self.towers = extensions.id_maps, extensions.towers
@@ -41,7 +49,11 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
     stage_lib.check_one_device(config, self.stores)
     specs = state_lib.row_specs(task)
     planning.check_memory(
-      config, task, planning.plan_one_device(task), extensions
+      config,
+      task,
+      planning.plan_one_device(task),
+      extensions,
+      trains=trains,
     )
     self.pooling = planning.pooling_on_one_device(config, task, extensions)
     self._tables = LocalTables(

@@ -17,7 +17,7 @@ from genrec_jax.contracts import EvalRuntime, Extensions, Task
 from genrec_jax.data import datasets, scratch
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.features import PAD
-from genrec_jax.progress import Progress
+from genrec_jax.parallel import job
 from genrec_jax.serve import inputs, prediction_files, prediction_paths
 from genrec_jax.serve.predictor import Predictor
 
@@ -62,14 +62,10 @@ def write_predictions(
         'the time of the next event, unless eval.request_time=last_event; '
         'set predict.request_time to the time of the request'
       )
-    file = stack.enter_context(
-      prediction_files.create_file(
-        output, escape_formulas=predict.escape_formulas
-      )
+    file, progress = stack.enter_context(
+      prediction_paths.open_output(output, predict, len(histories), 'user')
     )
-    progress = stack.enter_context(Progress(len(histories), unit='user'))
     done = written = satisfied = 0
-    stack.enter_context(interruption.Unwinding())
     for answer in interruption.each(
       predictor.recommend_batches(
         histories, k=predict.top_k, request_time=predict.request_time
@@ -125,7 +121,8 @@ def _format_rows(histories, items: ItemCatalogue, users, top_items, scores):
 def _training_users(config, workdir: pathlib.Path, items: ItemCatalogue):
   """The whole histories of the users the model was trained on."""
   cache = config.data.cache or workdir / 'data'
-  dataset = datasets.load(config.data, cache, log=LOG.info)
+  with job.fail_together('reading the data', lead_first=True):
+    dataset = datasets.load(config.data, cache, log=LOG.info)
   LOG.info('%s', dataset.summary())
   if dataset.histories.vocab != items.vocab:
     raise ValueError(

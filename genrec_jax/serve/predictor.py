@@ -1,7 +1,6 @@
 """A trained model that answers "what next?" for given histories."""
 
 import dataclasses
-import functools
 import logging
 import os
 import pathlib
@@ -59,7 +58,7 @@ class Predictor:
     self._catalogue = self._runtime.jit(self._item_vectors, ())(self._weights)
     if not jnp.all(jnp.isfinite(self._catalogue)):
       raise FloatingPointError('the model has NaN or infinite item vectors')
-    self._best = functools.cache(self._compile_recommender)
+    self._recommenders = {}  # k -> compiled
 
   @classmethod
   def load(
@@ -171,12 +170,15 @@ class Predictor:
       raise ValueError('request_time is for a model with model.time_bias')
     if examples is None:
       examples = splits.to_predict(histories)
+    if k not in self._recommenders:
+      self._recommenders[k] = self._compile_recommender(k)
+    recommend_batch = self._recommenders[k]
     pending = None  # one batch is computed while another is looked at
     for batch in self._make_batches(histories, examples):
       if request_time is not None:
         batch = _asked_at(batch, histories, int(request_time))
       batch = self._runtime.put_on_devices(batch)
-      answer = self._best(k)(self._weights, self._catalogue, batch)
+      answer = recommend_batch(self._weights, self._catalogue, batch)
       if pending is not None:
         yield _fetch_answer(pending)
       pending = answer
@@ -251,29 +253,35 @@ class Predictor:
 
   def _item_vectors(self, weights):
     """Of all items; on a mesh, of the share of a device."""
-    ids = catalogue.shard_corpus(jnp.asarray(self._task.corpus))
-    reads = self._task.reads_for('items', ids)
-    _, rows = self._runtime.read_rows(self._task, weights, reads)
-    return self._task.vectors(rows)
+
+    def read(ids):
+      reads = self._task.reads_for('items', ids)
+      _, rows = self._runtime.read_rows(self._task, weights, reads)
+      return self._task.vectors(rows)
+
+    corpus = jnp.asarray(self._task.corpus)
+    return catalogue.read_vectors(read, corpus, self._config.eval.item_chunk)
 
   def _compile_recommender(self, k: int):
-    corpus = jnp.asarray(self._task.corpus)
+    # Of a function that knew `self`, the weights would outlive their user.
+    task, runtime, config = self._task, self._runtime, self._config.eval
+    corpus = jnp.asarray(task.corpus)
 
     def recommend_batch(weights, vectors, batch):
-      reads = self._task.reads_for('predict', batch)
-      params, rows = self._runtime.read_rows(self._task, weights, reads)
+      reads = task.reads_for('predict', batch)
+      params, rows = runtime.read_rows(task, weights, reads)
       answer = catalogue.top_k(
-        self._task.predict(params, rows, batch),
+        task.predict(params, rows, batch),
         vectors,
         corpus,
         batch,
         k,
-        filter_seen=self._config.eval.filter_seen,
-        item_chunk=self._config.eval.item_chunk,
+        filter_seen=config.filter_seen,
+        item_chunk=config.item_chunk,
       )
       return collectives.gather((batch.row, *answer))
 
-    return self._runtime.jit(recommend_batch, ('split', 'split'), 'alike')
+    return runtime.jit(recommend_batch, ('split', 'split'), 'alike')
 
 
 def _join_lists(lists: Sequence[Sequence], dtype) -> np.ndarray:

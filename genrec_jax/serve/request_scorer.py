@@ -333,17 +333,19 @@ class RequestScorer:
 
   @functools.cached_property
   def _compiled_scorer(self):
+    # Of a function that knew `self`, the weights would outlive their user.
+    task, runtime = self._task, self._runtime
     is_binary = jnp.array([x.kind == 'binary' for x in self.spec.labels])
 
     def score_batch(weights, batch):
-      reads = self._task.reads_for('predict', batch)
-      params, rows = self._runtime.read_rows(self._task, weights, reads)
-      outputs = self._task.predict(params, rows, batch)
+      reads = task.reads_for('predict', batch)
+      params, rows = runtime.read_rows(task, weights, reads)
+      outputs = task.predict(params, rows, batch)
       scores = jnp.where(is_binary[None], jax.nn.sigmoid(outputs), outputs)
       used = jnp.sum(batch.jagged[CANDIDATES].lengths)
       return collectives.gather((scores, jnp.arange(len(scores)) < used))
 
-    return self._runtime.jit(score_batch, ('split',), 'alike')
+    return runtime.jit(score_batch, ('split',), 'alike')
 
 
 def _read_table(table: Table, names: Sequence[str], what: str) -> raw.RawChunk:

@@ -4,7 +4,6 @@ Nothing here holds more than a batch, so a file of any length is scored in
 constant memory.
 """
 
-import contextlib
 import logging
 import os
 import pathlib
@@ -21,7 +20,7 @@ from genrec_jax.data.ranking import (
   value_shares,
   value_tally,
 )
-from genrec_jax.progress import Progress
+from genrec_jax.parallel import job
 from genrec_jax.serve import (
   kept_columns,
   prediction_files,
@@ -74,14 +73,10 @@ def write_scores(
       batches.eval_batches(split, weighted=False, **scorer.batching)
     )
   done = 0
-  with contextlib.ExitStack() as stack:
-    file = stack.enter_context(
-      prediction_files.create_file(
-        output, escape_formulas=predict.escape_formulas
-      )
-    )
-    progress = stack.enter_context(Progress(total, unit='example'))
-    stack.enter_context(interruption.Unwinding())
+  with prediction_paths.open_output(output, predict, total, 'example') as (
+    file,
+    progress,
+  ):
     for scores in interruption.each(score_batches):
       if not source:
         kept.hold(chunks, len(scores))
@@ -124,7 +119,8 @@ def _load_data(config, workdir: pathlib.Path) -> datasets.RankingDataset:
   """The data that a run was trained on, which have a test split."""
   cache = config.data.cache or workdir / 'data'
   cfg = saved_encoder.keep_features(config.data, workdir, LOG.info)
-  dataset = datasets.load(cfg, cache, log=LOG.info)
+  with job.fail_together('reading the data', lead_first=True):
+    dataset = datasets.load(cfg, cache, log=LOG.info)
   LOG.info(dataset.summary())
   dataset.tell_values(LOG.info)
   if dataset.fingerprint() != saved_encoder.read_fingerprint(workdir):

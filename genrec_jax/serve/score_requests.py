@@ -4,7 +4,6 @@ Nothing here holds more than a block of candidates and the mapped histories, so
 that a file of any length is scored in constant memory.
 """
 
-import contextlib
 import logging
 import os
 import pathlib
@@ -17,7 +16,7 @@ from genrec_jax.config import request_models
 from genrec_jax.contracts import EvalRuntime, Extensions, Task
 from genrec_jax.data.requests import prepared, request_files
 from genrec_jax.data.requests.requests import RequestDataset
-from genrec_jax.progress import Progress
+from genrec_jax.parallel import job
 from genrec_jax.serve import prediction_files, prediction_paths
 from genrec_jax.serve.prediction_files import CandidateScores
 from genrec_jax.serve.request_inputs import CandidateFile
@@ -85,14 +84,10 @@ def write_request_scores(
     _warn_of_unknown(scorer, split)
     made, total = _score_split(scorer, dataset, split), split.candidates
   done = 0
-  with contextlib.ExitStack() as stack:
-    written = stack.enter_context(
-      prediction_files.create_file(
-        output, escape_formulas=predict.escape_formulas
-      )
-    )
-    progress = stack.enter_context(Progress(total, unit='candidate'))
-    stack.enter_context(interruption.Unwinding())
+  with prediction_paths.open_output(output, predict, total, 'candidate') as (
+    written,
+    progress,
+  ):
     for rows in interruption.each(made):
       written.write(rows)
       done += len(rows.request)
@@ -117,12 +112,13 @@ def write_request_scores(
 def _load_data(
   config, workdir: pathlib.Path, extensions: Extensions | None
 ) -> RequestDataset:
-  dataset = prepared.load(
-    config.data,
-    config.data.cache or workdir / 'data',
-    LOG.info,
-    extensions.request_sets if extensions else None,
-  )
+  with job.fail_together('reading the data', lead_first=True):
+    dataset = prepared.load(
+      config.data,
+      config.data.cache or workdir / 'data',
+      LOG.info,
+      extensions.request_sets if extensions else None,
+    )
   LOG.info(dataset.summary())
   trained = request_files.read_fingerprint(workdir / 'requests')
   if dataset.fingerprint() != trained:

@@ -143,12 +143,15 @@ class Scorer:
 
   @functools.cached_property
   def _compiled_scorer(self):
+    # Of a function that knew `self`, the weights would outlive their user.
+    task, runtime, correction = self._task, self._runtime, self._correction
+
     def score_batch(weights, batch):
-      reads = self._task.reads_for('predict', batch)
-      params, rows = self._runtime.read_rows(self._task, weights, reads)
-      logits = self._task.predict(params, rows, batch)
-      if self._correction:
-        logits += self._correction
+      reads = task.reads_for('predict', batch)
+      params, rows = runtime.read_rows(task, weights, reads)
+      logits = task.predict(params, rows, batch)
+      if correction:
+        logits += correction
       return collectives.gather((jax.nn.sigmoid(logits), batch.weights > 0))
 
-    return self._runtime.jit(score_batch, ('split',), 'alike')
+    return runtime.jit(score_batch, ('split',), 'alike')

@@ -7,6 +7,8 @@ Inside a mesh every shard holds a share of the catalogue (see `shard_corpus`)
 and ranks the queries of all shards in it; the counts are added.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -40,25 +42,37 @@ def seen_items(batch: Examples, filter_seen: str) -> Jagged | None:
   return batch.jagged[EVENTS]
 
 
-def _chunk_catalogue(catalogue: jax.Array, chunk: int) -> tuple[jax.Array, int]:
-  """`[C, D] -> [chunks, chunk, D]`, zeros behind the last item."""
+def _list_chunks(size: int, chunk: int) -> tuple[jax.Array, jax.Array, int]:
+  """Where the chunks of so many items begin, where their new items do; length.
+
+  The last chunk ends with the items, and begins among those of the one before:
+  nothing is appended to an array, which would have to be copied for it.
+  """
   if chunk < 1:
     raise ValueError(f'item_chunk is {chunk}, must be positive')
-  chunk = min(chunk, catalogue.shape[0])
-  pad = -catalogue.shape[0] % chunk
-  padded = jnp.pad(catalogue, ((0, pad), (0, 0)))
-  return padded.reshape(-1, chunk, catalogue.shape[1]), chunk
+  chunk = max(1, min(chunk, size))
+  new = jnp.arange(-(-size // chunk), dtype=jnp.int32) * chunk
+  return jnp.minimum(new, size - chunk), new, chunk
 
 
 def _score_items(queries: jax.Array, vectors: jax.Array) -> jax.Array:
   return jnp.matmul(queries, vectors.T, precision=lax.Precision.HIGHEST)
 
 
-def _mask_scores(scores, start, size, seen_at):
-  """`[B, chunk]` scores; -inf for seen items and behind the last one."""
+def _mask_scores(scores, start, new, size, seen_at):
+  """`[B, chunk]` scores; -inf for seen items and those that are not there.
+
+  Args:
+    scores: of the items from place `start` on.
+    start: the first place.
+    new: the first that no chunk has had.
+    size: how many places there are.
+    seen_at: row and place of what was seen.
+  """
   chunk = scores.shape[1]
   place = start + jnp.arange(chunk)
-  scores = jnp.where((place < size)[None], scores, -jnp.inf)
+  is_there = (place >= new) & (place < size)
+  scores = jnp.where(is_there[None], scores, -jnp.inf)
   if seen_at is not None:
     row, seen = seen_at
     here = (seen >= start) & (seen < start + chunk)
@@ -82,6 +96,33 @@ def shard_corpus(corpus: jax.Array) -> jax.Array:
   share = -(-corpus.shape[0] // collectives.shard_count())
   at = collectives.shard_index() * share + jnp.arange(share)
   return corpus.at[at].get(mode='fill', fill_value=PAD)
+
+
+def read_vectors(
+  read: Callable[[jax.Array], jax.Array], corpus: jax.Array, item_chunk: int
+) -> jax.Array:
+  """Vectors of the `shard_corpus`, some items at a time.
+
+  Rows that travel between devices take room several times over, which there is
+  for a chunk and not for the share of a device.
+
+  Args:
+    read: item indices -> vectors.
+    corpus: `[C]` sorted item indices.
+    item_chunk: items at a time.
+  """
+  ids = shard_corpus(corpus)
+  starts, _, chunk = _list_chunks(ids.shape[0], item_chunk)
+  if len(starts) == 1:
+    return read(ids)
+
+  def put_chunk(vectors, start):
+    some = read(lax.dynamic_slice_in_dim(ids, start, chunk))
+    return lax.dynamic_update_slice_in_dim(vectors, some, start, 0), None
+
+  one = jax.eval_shape(read, ids[:chunk])
+  vectors = jnp.zeros((ids.shape[0], *one.shape[1:]), one.dtype)
+  return lax.scan(put_chunk, vectors, starts)[0]
 
 
 def target_ranks(
@@ -145,7 +186,7 @@ def _count_ahead(queries, catalogue, size, place, seen_at, item_chunk):
   queries, place = collectives.gather((queries, place))
   seen_at = _gather_seen(seen_at, count)
   first = collectives.shard_index() * catalogue.shape[0]
-  chunks, chunk = _chunk_catalogue(catalogue, item_chunk)
+  starts, new, chunk = _list_chunks(catalogue.shape[0], item_chunk)
   here = (place >= first) & (place < first + catalogue.shape[0])
   at = jnp.where(here, place - first, catalogue.shape[0])
   vectors = catalogue.at[at].get(mode='fill', fill_value=0)
@@ -154,21 +195,22 @@ def _count_ahead(queries, catalogue, size, place, seen_at, item_chunk):
 
   def count_chunk(carry, xs):
     ahead, _ = carry
-    start, candidates = xs
+    at, new = xs
+    candidates = lax.dynamic_slice_in_dim(catalogue, at, chunk)
+    start, new = first + at, first + new
     scores = _score_items(queries, jnp.concatenate([candidates, vectors]))
     own = jnp.diagonal(scores, offset=chunk)[:, None]
-    scores = _mask_scores(scores[:, :chunk], start, end, seen_at)
+    scores = _mask_scores(scores[:, :chunk], start, new, end, seen_at)
     other = (start + jnp.arange(chunk))[None]
-    others = (other != place[:, None]) & (other < end)
+    others = (other != place[:, None]) & (other >= new) & (other < end)
     # What is better counts in both, a tie in one. A candidate that scores NaN
     # is better: a target must not profit by it.
     for wins in (~(scores <= own), ~(scores < own)):
       ahead += jnp.sum(wins & others, axis=-1, dtype=jnp.int32)
     return (ahead, own[:, 0]), None
 
-  starts = first + jnp.arange(chunks.shape[0], dtype=jnp.int32) * chunk
   zeros = jnp.zeros_like(place), jnp.zeros(place.shape, queries.dtype)
-  (ahead, own), _ = lax.scan(count_chunk, zeros, (starts, chunks))
+  (ahead, own), _ = lax.scan(count_chunk, zeros, (starts, new))
   ahead = collectives.sum_over_shards(ahead)
   mine = collectives.shard_index() * count
   return (
@@ -226,14 +268,16 @@ def top_k(
   queries = collectives.gather(queries)
   first = collectives.shard_index() * catalogue.shape[0]
   end = jnp.minimum(first + catalogue.shape[0], size)
-  chunks, chunk = _chunk_catalogue(catalogue, item_chunk)
+  starts, new, chunk = _list_chunks(catalogue.shape[0], item_chunk)
 
   def merge_chunk(best, xs):
-    start, candidates = xs
+    at, new = xs
+    candidates = lax.dynamic_slice_in_dim(catalogue, at, chunk)
+    start, new = first + at, first + new
     scores = _score_items(queries, candidates)
     # -inf means masked, and `lax.top_k` would put a negative NaN behind it.
     scores = jnp.where(jnp.isfinite(scores), scores, jnp.nan)
-    scores = _mask_scores(scores, start, end, seen_at)
+    scores = _mask_scores(scores, start, new, end, seen_at)
     # `lax.top_k` prefers the earlier of two equals, but 0 to -0.
     scores = jnp.where(scores == 0, 0, scores)
     place = jnp.broadcast_to((start + jnp.arange(chunk))[None], scores.shape)
@@ -244,8 +288,7 @@ def top_k(
 
   rows = queries.shape[0]
   start = jnp.full((rows, k), -jnp.inf), jnp.full((rows, k), size, jnp.int32)
-  starts = first + jnp.arange(chunks.shape[0], dtype=jnp.int32) * chunk
-  (scores, place), _ = lax.scan(merge_chunk, start, (starts, chunks))
+  (scores, place), _ = lax.scan(merge_chunk, start, (starts, new))
   # From the shares to those who asked; earlier shares stand in front, so that
   # of equals the smaller row still comes first.
   scores, place = collectives.exchange_rows((scores, place))

@@ -177,6 +177,10 @@ class Retrieval:
       return {'items': Read(batch, ITEMS)}
     return {'history': _read_items(batch.jagged[EVENTS]['item'])}
 
+  def count_evaluation_bytes(self, shards: int) -> int:
+    """What an evaluation keeps on each of some devices, beside the weights."""
+    return 4 * -(-len(self.corpus) // shards) * self.table.dim
+
   def expected_reads(self) -> dict[str, ExpectedRead]:
     """Reads of the longest example there may be."""
     c = self.loss_config

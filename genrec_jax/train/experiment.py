@@ -99,6 +99,8 @@ def build_experiment(
   kinds: TaskKinds,
   log: Callable[[str], None] = print,
   extensions: Extensions | None = None,
+  *,
+  trains: bool = True,
 ) -> Experiment:
   """Loads the data and builds the task of `config`.
 
@@ -108,6 +110,7 @@ def build_experiment(
     kinds: the kinds of tasks there are, `task_kinds.TASK_KINDS` say.
     log: called with progress messages.
     extensions: what is used from outside the library.
+    trains: whether there are steps, or evaluations alone.
   """
   extensions = extensions or Extensions()
   data = load_data(config, workdir, kinds, log, extensions)
@@ -115,7 +118,7 @@ def build_experiment(
   if optimizer.needs_total(config.optimizer):
     config = optimizer.resolve_decay(config, total_steps(config, data))
   tx = optimizer.build_optimizer(config.optimizer)
-  runtime = build_runtime(config, task, tx, extensions)
+  runtime = build_runtime(config, task, tx, extensions, trains=trains)
   experiment = Experiment(data, task, tx, runtime, extensions)
   with job.fail_together('comparing the data of the processes'):
     own = experiment.fingerprint()

@@ -61,7 +61,6 @@ _REMEDY = (
   'devices: lower parallel.exchange.gradient_scale, or send bfloat16.)'
 )
 
-
 _OVERFLOW = (
   'More rows were asked of a device than parallel.exchange.capacity has room '
   "for. Raise it, or set parallel.exchange.overflow='rounds', which takes "
@@ -176,6 +175,7 @@ def _train_locked(
     resume_point = saver.restore(batches)
     step, state, resumed = resume_point.step, resume_point.state, True
     run_values = {**run_values, **resume_point.host, 'plan': run_values['plan']}
+    del resume_point  # which has the state, too
     run_values['restores'] += 1
     run_values['best'] = best.resume_from(run_values['best'])
     saver.note_restore(step)
@@ -353,6 +353,7 @@ def _train_locked(
   interruption.keep(
     lambda: f'all {step} steps are trained, the same command writes the report'
   )
+  del state  # the report loads weights of its own
   kind = kind_of(config, kinds)
   return results.write_results(
     config, workdir, experiment, evaluators, run_values, step, kind

@@ -154,7 +154,7 @@ def evaluate_run(
   workdir = pathlib.Path(workdir)
   workdir_lib.check_trained(workdir, config, kind_of(config, kinds).defaults)
   experiment = experiment_lib.build_experiment(
-    config, workdir, kinds, LOG.info, extensions
+    config, workdir, kinds, LOG.info, extensions, trains=False
   )
   if experiment.fingerprint() != experiment.data.read_fingerprint(workdir):
     raise ValueError(

@@ -2,9 +2,8 @@
 
 What a checkpoint holds is read off its manifest: neither the data nor the model
 are needed, so any kind of task will do. Tables that a plan had cut into pieces
-are put together, and what was saved row by row is applied chunk by chunk to the
-file itself: no table is ever held in memory twice, and one that was saved by
-rows not even once.
+are put together in the file itself, the part of one device after the other, and
+what was saved row by row chunk by chunk: no whole table is ever in memory.
 """
 
 import dataclasses
@@ -17,7 +16,13 @@ import pathlib
 import numpy as np
 
 from genrec_jax import provenance
-from genrec_jax.checkpoint import chain, manifest, row_files, trees
+from genrec_jax.checkpoint import (
+  array_layouts,
+  chain,
+  manifest,
+  row_files,
+  trees,
+)
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.checkpoint.manifest import CheckpointError
@@ -174,23 +179,28 @@ class _Source:
 
   def fill(self, views: dict[str, np.ndarray]) -> None:
     """Puts every value in its place."""
-    arrays = {}
-    if self._tree:
-      wanted = {self._leaves[name]: x for name, x in self._tree.items()}
+    stacks = self._layout.stacks if self._layout else {}
+    whole = {n: x for n, x in self._tree.items() if n in views}
+    if whole:  # every byte of the step is compared with its manifest
+      wanted = {self._leaves[name]: x for name, x in whole.items()}
       _, found, _ = self._checkpoints.restore(
         wanted, step=self._step, partial=True
       )
-      arrays = {name: found.pop(leaf) for name, leaf in self._leaves.items()}
-    for name in [name for name in arrays if name in views]:
-      safetensors.copy_array(arrays.pop(name), views[name])
-    if self._layout:
-      for name, pieces in self._layout.pieces.items():
-        for piece in pieces:
-          stack = self._layout.stacks[piece.stack]
-          array = np.asarray(arrays[f'tables/{piece.stack}'])
-          _put_piece(array, stack, piece, views[f'tables/{name}'])
+      for name in whole:
+        safetensors.copy_array(found.pop(self._leaves[name]), views[name])
+    elif stacks:
+      manifest.verify(self._checkpoints.directory / str(self._step))
+    for name, stack in stacks.items():
+      for first, rows in self._read_runs(f'tables/{name}'):
+        _put_rows(first, rows, stack, views)
+        del rows  # before the next are read
     if self._rows:
       self._apply_rows(views)
+
+  def _read_runs(self, path: str):
+    directory = self._checkpoints.directory / str(self._step) / 'state'
+    saved = self._checkpoints.read_manifest(self._step)['tree']
+    return array_layouts.read_runs(directory, path, saved)
 
   def _apply_rows(self, views: dict[str, np.ndarray]) -> None:
     """A base and then its deltas, one file of rows after the other."""
@@ -209,12 +219,21 @@ def _describe_table(dtype: str, rows: int, dim: int) -> Spec:
   return Spec.of(trees.shape_of(f'{dtype}[{rows},{dim}]'))
 
 
-def _put_piece(array: np.ndarray, stack, piece, view: np.ndarray) -> None:
-  """Copies the rows of a stack that are a piece of a table, in runs."""
-  columns = slice(piece.first_column, piece.first_column + piece.columns)
-  for first in range(0, piece.rows, RUN):
-    ids = np.arange(first, min(first + RUN, piece.rows), dtype=np.int32)
-    view[ids[0] : ids[-1] + 1, columns] = array[stack.index(piece, ids)]
+def _put_rows(
+  first: int, rows: np.ndarray, stack, views: dict[str, np.ndarray]
+) -> None:
+  """Copies what lies in an array from row `first` on to its tables, in runs."""
+  end = min(first + len(rows), stack.size)  # replicas hold the same again
+  while first < end:
+    device, start = divmod(first, stack.depth)
+    count = min(RUN, stack.depth - start, end - first)
+    within = np.arange(start, start + count, dtype=np.int32)
+    numbers, ids = stack.identify(device, within)
+    for number, piece in enumerate(stack.pieces):
+      here = numbers == number
+      columns = slice(piece.first_column, piece.first_column + piece.columns)
+      views[f'tables/{piece.table}'][ids[here], columns] = rows[:count][here]
+    first, rows = first + count, rows[count:]
 
 
 def _collect_metadata(workdir: pathlib.Path, step: int) -> dict[str, str]:

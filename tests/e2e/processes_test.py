@@ -13,7 +13,11 @@ import pytest
 
 from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint import workdir as workdir_lib
+from genrec_jax.config import ConfigError
+from genrec_jax.contracts import kind_of
+from genrec_jax.parallel import job as job_lib
 from genrec_jax.progress import Progress
+from genrec_jax.runtime.build import plan_eval_runtime
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
 from tests import processes
@@ -199,6 +203,52 @@ def test_processes_that_disagree_end_before_the_first_step(tmp_path):
   assert len(first) == len(second) == 3
   assert (by_lead, by_other) == (1, 1)  # its own other file
   assert len(list((tmp_path / 'run' / 'data').iterdir())) == 2
+
+
+def predict(workdir, output, *overrides):
+  """In a process of a job, or alone; the lines that process 0 has written."""
+  config = spread_runs.config(
+    'hstu', ROWS, f'predict.output={output}', 'predict.top_k=3', *overrides
+  )
+  make_runtime = plan_eval_runtime(config)
+  kind_of(config, TASK_KINDS).predict(
+    config, workdir, None, make_runtime=make_runtime
+  )
+  if job_lib.is_leader():
+    return pathlib.Path(output).read_text().splitlines()
+  return None
+
+
+def predict_twice(workdir, output, *overrides):
+  """Without a mesh, which is refused; and on one."""
+  with pytest.raises(ConfigError) as refused:
+    predict(workdir, output)
+  return str(refused.value), predict(workdir, output, *overrides)
+
+
+def test_two_processes_predict_as_one(two, tmp_path):
+  """Each has a part of the table; one of them writes."""
+  workdir, _ = two
+  (said, lines), (_, nothing) = processes.run(
+    predict_twice,
+    str(workdir),
+    str(tmp_path / 'two.csv'),
+    *mesh(2, 2),
+    processes=2,
+    devices=2,
+    timeout=TIMEOUT,
+  )
+  assert '2 processes have been started' in said
+  assert 'set parallel.hosts=2' in said
+  wanted = predict(workdir, tmp_path / 'one.csv')
+  assert nothing is None and len(lines) == len(wanted) > 20
+  for line, other in zip(lines, wanted, strict=True):
+    *line, score = line.split(',')
+    *other, wanted_score = other.split(',')
+    assert line == other
+    if score != wanted_score:  # rounded elsewhere
+      assert float(score) == pytest.approx(float(wanted_score), rel=1e-5)
+  assert {p.name for p in tmp_path.iterdir()} == {'one.csv', 'two.csv'}
 
 
 @pytest.mark.slow

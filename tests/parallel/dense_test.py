@@ -162,10 +162,10 @@ def test_accumulation_sums_in_float32():
 @pytest.mark.parametrize(
   'fields, words',
   [
-    ({'mode': 'zero'}, r"parallel.mode is 'zero', must be one of \('ddp'"),
+    ({'mode': 'zero'}, r"parallel.dense is 'zero', must be one of \('ddp'"),
     ({'gather_dtype': 'int8'}, 'parallel.gather_dtype'),
     ({'reduce_dtype': 'float16'}, 'parallel.reduce_dtype'),
-    ({'bucket_bytes': 0}, 'parallel.bucket_bytes is 0'),
+    ({'bucket_bytes': 0}, 'parallel.bucket_mb makes 0 bytes'),
   ],
 )
 def test_what_is_not_known_is_an_error(fields, words):

@@ -35,10 +35,13 @@ def test_the_shape_asked_for(asked, shape):
 @pytest.mark.parametrize(
   'asked, words',
   [
-    ({'hosts': 3}, r'8 devices .* 1 replicas x 3 hosts'),
-    ({'hosts': 3, 'devices': 3}, r'are 9, but there are 8 devices'),
-    ({'replicas': 0}, r'mesh.replicas is 0'),
-    ({'devices': 0}, r'mesh.devices is 0'),
+    ({'hosts': 3}, r'8 devices .* 1 replicas x 3 hosts: choose '),
+    (
+      {'hosts': 3, 'devices': 3},
+      r'are 9, but there are 8 devices .*: lower parallel.replicas,',
+    ),
+    ({'replicas': 0}, r'parallel.replicas is 0'),
+    ({'devices': 0}, r'parallel.devices is 0'),
   ],
 )
 def test_counts_that_do_not_fit(asked, words):
@@ -68,7 +71,10 @@ def test_every_process_gives_equally_many():
     (1, 1),
     (1, 3),
   ]
-  with pytest.raises(mesh_lib.MeshError, match=r'3 devices .* 2 processes'):
+  with pytest.raises(
+    mesh_lib.MeshError,
+    match=r'3 devices .* 2 processes.*parallel.hosts .* multiple of 2 and',
+  ):
     mesh_lib._choose_devices(present, 3)
   with pytest.raises(mesh_lib.MeshError, match=r'have \[3, 1\]'):
     mesh_lib._choose_devices([fake(i // 3, i) for i in range(4)], 4)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ from genrec_jax.contracts import Extensions
 from genrec_jax.embedding.plan import PlanError
 from genrec_jax.embedding.scheme import ONE, SCHEMES, Scheme
 from genrec_jax.features import ExpectedRead, TableSpec
+from genrec_jax.planner import InsufficientMemory
 from genrec_jax.runtime import planning
 
 SHAPE = {'replicas': 1, 'hosts': 2, 'devices': 4}
@@ -174,3 +176,90 @@ def test_averages_are_one_more_copy_of_what_is_no_table(config, dense, devices):
   kept = planning.dense_part(config, Shop(), SHAPE)
   assert kept.bytes == (4 * 4 * (3 + 7 * 64) + 4 * 3) // devices
   assert kept.parameters == plain.parameters == 3 + 7 * 64
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    (lambda text: None, r'cannot be read \(No such file or directory\)'),
+    (lambda text: text[: len(text) // 2], 'a plan must be JSON'),
+    (
+      lambda text: text.replace('"hosts": 2', '"hosts": 3'),
+      'is a plan for parallel.replicas=1, parallel.hosts=3, parallel.devices=4,'
+      ' and the config says 1, 2, 4',
+    ),
+    (
+      lambda text: text.replace('"items"', '"shops"'),
+      r"the plan is of the tables \['shops', 'tags'\], the model has",
+    ),
+    (
+      lambda text: text.replace('1000000', '999999'),
+      r"table 'items' is planned as .*\(999999, 64",
+    ),
+  ],
+)
+@pytest.mark.parametrize('call', [planning.make_plan, planning.describe_plan])
+def test_a_plan_file_that_cannot_be_followed(
+  config, tmp_path, change, words, call
+):
+  """One sentence with the key, and what to change."""
+  path = tmp_path / 'plan.json'
+  planning.make_plan(config, Shop(), SHAPE).save(path)
+  text = change(path.read_text())
+  path.write_text(text) if text else path.unlink()
+  config.parallel.update(plan=str(path), topology='h100')
+  last = SHAPE if call is planning.make_plan else tmp_path / 'elsewhere'
+  with pytest.raises(PlanError) as refused:
+    call(config, Shop(), last)
+  said = str(refused.value)
+  assert (
+    said.startswith('parallel.plan: ') and 'leave parallel.plan out' in said
+  )
+  assert re.search(words, said)
+
+
+def test_an_order_that_replicas_would_change(config):
+  tables = {'items': Shop().tables()['items']}
+  config.parallel.update(determinism='mesh_invariant', replicas=2)
+  with pytest.raises(ConfigError, match=r'parallel.replicas=2 .* set parallel'):
+    planning.check_parallel(config.parallel, 8, tables)
+  planning.check_parallel(config.parallel, 8, {})  # what optax moves is equal
+  config.parallel.replicas = 1
+  planning.check_parallel(config.parallel, 8, tables)
+
+
+class Compared(Shop):
+  """An evaluation keeps a vector of each item."""
+
+  def count_evaluation_bytes(self, shards):
+    return 1_000_000 // shards * 64 * 4
+
+
+@pytest.mark.parametrize(
+  'memory_gb, task, trains, lacking',
+  [
+    # 48 MB of rows on a device, 0.75 MB of slots, 32 MB of vectors.
+    (0.050, Shop(), False, '48.0 MB of rows and 1.80 kB of parameters, and'),
+    (0.057, Shop(), False, ''),
+    (0.057, Shop(), True, "scheme 'row_wise' does not fit"),
+    (0.060, Shop(), True, ''),
+    (0.060, Compared(), True, 'with their optimizers, and 32.0 MB of vectors'),
+    (0.060, Compared(), False, 'parameters and 32.0 MB of vectors of items'),
+    (0.100, Compared(), True, ''),
+  ],
+)
+def test_each_mode_must_fit(config, memory_gb, task, trains, lacking):
+  config.parallel.memory_gb, config.train.batch_size = memory_gb, 8
+  plan = planning.make_plan(config, task, SHAPE)
+
+  def check():
+    planning.check_memory(config, task, plan, trains=trains)
+
+  if not lacking:
+    return check()
+  with pytest.raises(InsufficientMemory) as refused:
+    check()
+  assert lacking in str(refused.value)
+  if trains and isinstance(task, Compared):
+    config.eval.splits = ()
+    check()

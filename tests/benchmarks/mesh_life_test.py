@@ -1,0 +1,27 @@
+"""The life of a model in processes with too little memory for it, in small."""
+
+import json
+
+import pytest
+
+from benchmarks import mesh_life
+
+
+@pytest.mark.slow
+def test_all_commands_stay_within_their_limits(tmp_path):
+  """Four processes, each with half of the table at most; and one that dies."""
+  mesh_life.main(['--smoke', '--results', str(tmp_path)])
+  (file,) = tmp_path.rglob('mesh_life.json')
+  rows = {row['case']: row for row in json.loads(file.read_text())['rows']}
+  assert rows.pop('ranking/train, one device')['status'] != 'done'
+  assert len(rows) == len(mesh_life.list_commands(4)) - 1
+  for case, row in rows.items():
+    assert row['status'] == 'done', case
+    assert row['peak_mb'] <= row['limit_mb'] < row['empty_mb'] + row['table_mb']
+
+
+def test_what_a_limit_counts():
+  before = mesh_life.read_data_mb()
+  held = bytearray(64 << 20)
+  assert 60 < mesh_life.read_data_mb() - before < 80
+  del held
