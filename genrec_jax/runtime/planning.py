@@ -203,7 +203,8 @@ def check_memory(
     _check_evaluation(config, task, shape, rows, parameters, '')
     return
   work = _describe_work(config, task, shape, extensions)
-  report = planner.evaluate_plan(plan, **work)
+  exchange = pooling_rule(config, extensions).exchange
+  report = planner.evaluate_plan(plan, **work, exchange=exchange)
   if len(report.over):
     alone = plan.group_size * plan.replicas == 1
     scheme = p.scheme or DEFAULT_SCHEME
@@ -327,6 +328,7 @@ def expected_loads(
         spec.update,
         features.get(name, ()),
         distinct=min(1.0, float(distinct)),
+        codec=spec.codec,
         outside=extensions.row_optimizers.get(spec.update),
       )
     )
