@@ -160,7 +160,8 @@ def test_the_planner_keeps_to_its_places(tmp_path):
   assert {n: t.at for n, t in plan.tables.items()} == {
     'a': (7, 6), 'b': (6, 7), 'c': (7, 6)
   }  # fmt: skip
-  assert (report.times[:6] == 0).all() and (report.times[6:] > 0).any()
+  compute = report.times[:, :2]  # what travels is padded, and so the same
+  assert (compute[:6] == 0).all() and (compute[6:] > 0).any()
   # Each piece costs what one of column_wise does.
   columns = {
     name: load.plan('column_wise', plan.tables[name].at)
