@@ -15,7 +15,7 @@ from genrec_jax.planner.partition import Placement, partition_lpt
 
 # What a plan may have of padding, of the bytes of its arrays, unless they are
 # less than the second share of a device's memory.
-MOST_PADDING, SMALL = 0.1, 0.01
+MOST_PADDING, SMALL = 0.1, 0.1
 # How far a device may be above the mean of an array; and what all arrays may
 # have beside, of all bytes: few and small tables cannot be levelled.
 SLACKS, SPARE = (0.05, 0.08), 0.02
