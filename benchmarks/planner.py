@@ -13,7 +13,8 @@ takes a half to cost half. The published figures are of tables drawn elsewhere.
 on one device each, costs by the planner's model. There halves cost more than
 half. Tables with more rows than a device can address lie on one host.
 
-`plan`: the same tables given to the whole planner, all schemes allowed.
+`plan`: the same tables given to the whole planner, all schemes allowed; and a
+thousand drawn tables that take much of 128 devices (`plan/drawn/1000/128`).
 
 Traces are looked for in $GENREC_DATA/dlrm_locality, then ../shared/data.
 """
@@ -30,6 +31,8 @@ from benchmarks import cli, locality
 from benchmarks.result import CoreTimer
 from genrec_jax.planner import (
   Constraint,
+  Feature,
+  Load,
   evaluate_plan,
   hardware,
   make_plan,
@@ -63,11 +66,13 @@ TRACES = (
   ('2021', 'zionex', 16, 856, 65_536),
   ('2022', 'zionex', 16, 788, 131_072),
 )
+# Tables, their bytes with slots, machine, hosts, examples a step.
+DRAWN = (1000, 2.7e12, 'h100', 16, 65_536)
 PARTITIONERS = ('random', 'lpt', 'ldm', 'memory_balanced', 'split')
 COLUMNS = (
   'case', 'draws', 'random_x', 'lpt_x', 'ldm_x', 'memory_balanced_x',
   'split_x', 'bound_x', 'lpt_bytes_x', 'memory_balanced_bytes_x', 'step_ms',
-  'plan_step_ms', 'plan_wall_s', 'lpt_ms', 'ldm_ms', 'load_1min',
+  'plan_step_ms', 'padding', 'plan_core_s', 'lpt_ms', 'ldm_ms', 'load_1min',
 )  # fmt: skip
 FREE = 2**62  # bytes of a device where memory is no question
 
@@ -108,6 +113,12 @@ def main(argv: list[str] | None = None) -> None:
     rows.append(trace(name, loads, topology, batch) | {'trace': year})
     name = name.replace('trace', 'plan')
     rows.append(plan(name, loads, topology, batch) | {'trace': year})
+  tables, size, machine, hosts, batch = DRAWN
+  name = f'plan/drawn/{tables}/{hosts * 8}'
+  if not args.smoke and (not args.only or name in args.only):
+    topology = hardware.find_topology(machine, hosts=hosts)
+    loads = draw_loads(tables, size)
+    rows.append(plan(name, loads, topology, batch) | {'trace': 'drawn'})
   notes = [
     '*_x: load of the busiest device over the mean load (time, or bytes). '
     'Of grid cases the mean over the draws; traces and plans are one draw.',
@@ -117,6 +128,27 @@ def main(argv: list[str] | None = None) -> None:
     'overlapped; it was not measured on such a machine.',
   ]
   cli.finish(args, 'planner', rows, COLUMNS, notes)
+
+
+def draw_loads(count: int, size: float) -> list[Load]:
+  """Tables of very different sizes, read by bags of different lengths.
+
+  Args:
+    count: of the tables.
+    size: bytes of all of them together, with slots.
+  """
+  rng = np.random.default_rng(0)
+  shares = rng.lognormal(sigma=2, size=count)
+  widths = rng.choice([64, 128, 256], count)
+  rows = size * shares / (4.0 * (widths + 1) * shares.sum())
+  ids = rng.integers(1, 40, count)
+  return [
+    Load(
+      f't{i}', int(rows[i]) + 1, int(widths[i]),
+      features=(Feature(float(ids[i]), name=f'f{i}'),),
+    )
+    for i in range(count)
+  ]  # fmt: skip
 
 
 def data() -> pathlib.Path:
@@ -227,7 +259,9 @@ def plan(name, loads, topology, batch) -> dict:
     'plan_bytes_x': measure_imbalance(costs.row_bytes)['max_over_mean'],
     'plan_step_ms': 1e3 * costs.step,
     'allocated_bytes': costs.allocated,
+    'padding': 1 - float(np.mean(costs.row_bytes)) / costs.allocated,
     'tables_bytes': sum(table.bytes for table in costs.tables),
+    'tables_gb': sum(table.bytes for table in costs.tables) / 1e9,
     'plan_wall_s': timer.wall_s,
     'plan_core_s': timer.core_s,
     'load_1min': os.getloadavg()[0],

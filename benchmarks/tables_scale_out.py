@@ -53,6 +53,18 @@ SCALE_OUT = {
     ),
     'where': {'kind': 'case'},
   },
+  'mesh_curves': {
+    'files': ('cpu2/mesh_curves',),
+    'columns': (
+      ('model', 'name', ''),
+      ('placements', 'runs', 'd'),
+      ('loss', 'loss_x', '.1e'),
+      ('norm of the gradient', 'norm_x', '.1e'),
+      ('loss, mesh_invariant', 'loss_x_invariant', '.1e'),
+      ('norm, mesh_invariant', 'norm_x_invariant', '.1e'),
+    ),
+    'where': {'kind': 'model'},
+  },
   'trillions': {
     'files': ('cpu2/trillions',),
     'columns': (
@@ -126,6 +138,8 @@ SCALE_OUT = {
       ('schemes', 'schemes', ''),
       ('max/mean time', 'plan_x', '.4f'),
       ('predicted step, ms', 'plan_step_ms', '.3f'),
+      ('padding', 'padding', '.1%'),
+      ('tables, GB', 'tables_gb', ',.0f'),
     ),
     'where': {'kind': 'plan'},
   },
