@@ -12,7 +12,7 @@ beside what the same commands need with next to no table. With eight processes
 the table is therefore four times what one of them may have of it.
 
 The last case shows that the limit holds: a process alone, with the whole table,
-dies under it.
+dies under it, or stands still before its first step.
 """
 
 import argparse
@@ -88,9 +88,7 @@ def main(argv: list[str] | None = None) -> None:
     'limit_mb is RLIMIT_DATA.',
   ]
   cli.finish(args, 'mesh_life', rows, COLUMNS, notes)
-  wrong = [
-    r['case'] for r in rows if r['status'] != ('died' if r['dies'] else 'done')
-  ]
+  wrong = [r['case'] for r in rows if (r['status'] == 'done') == r['dies']]
   if wrong:
     cli.fail(f'these ended otherwise than they should: {", ".join(wrong)}')
 
@@ -204,7 +202,9 @@ class Job:
             stderr=subprocess.STDOUT,
           )
         )
-    status = self._await(running, began + self.args.timeout_s)
+    # XLA may stand still where it finds no memory.
+    most = 120.0 if command.dies else self.args.timeout_s
+    status = self._await(running, began + most)
     if status != 'done' and not command.dies:
       for log in logs:
         print(f'--- {log.name}\n{log.read_text(errors="replace")[-1500:]}')
@@ -245,7 +245,7 @@ class Job:
     try:
       codes = [p.wait(max(deadline - time.monotonic(), 0.1)) for p in running]
     except subprocess.TimeoutExpired:
-      return 'slow'
+      return 'stood still'
     finally:
       for process in running:
         process.kill()
