@@ -95,22 +95,6 @@ REQUESTS = {
     ),
     'where': {'kind': 'mean'},
   },
-  'gr_yambda': {
-    'files': ('cpu2/gr_yambda',),
-    'columns': (
-      ('predictor', 'case', ''),
-      ('data', 'data', ''),
-      ('seeds', 'seeds', 'd'),
-      ('reached an AUC of .75', 'reached', ''),
-      ('samples', 'samples', ',.0f'),
-      ('AUC of the last day', 'test_auc', '.4f'),
-      ('±', 'test_auc_std', '.4f'),
-      ('NE', 'test_ne', '.4f'),
-      ('±', 'test_ne_std', '.4f'),
-      ('core-seconds of training', 'train_core_s', ',.0f'),
-    ),
-    'where': {'kind': ('mean', 'count', 'ceiling')},
-  },
   'gr_memory': {
     'files': ('cpu2/gr_memory',),
     'columns': (
