@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks import aot_compile, cli, hlo
 from benchmarks.result import CoreTimer
@@ -180,13 +179,8 @@ def lower(case: Case, devices: int):
   tables = ShardedTables(
     lay_out(plan), specs, Exchange(case.kind), pooling=pooling
   )
-  mesh = Mesh(
-    np.array(aot_compile.topology(SLICES[devices]).devices).reshape(
-      1, hosts, OF_HOST
-    ),
-    mesh_lib.AXES,
-    axis_types=(AxisType.Auto,) * 3,
-  )
+  chips = aot_compile.topology(SLICES[devices]).devices
+  mesh = mesh_lib.arrange(chips, 1, hosts, OF_HOST)
   split, same = PartitionSpec(mesh_lib.AXES), PartitionSpec()
   shapes = tables.layout.shapes()
   slots = jax.eval_shape(tables.init_slots, shapes)

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks import aot_compile, cli, hlo, sharding_formulas
 from benchmarks.sharding_formulas import PASSES, ROWS, Case, Sent
@@ -243,11 +243,7 @@ def compiled(c: Case, devices) -> dict[str, list[hlo.Collective]]:
   # Pooled reads travel as sums; others are not pooled at all.
   pooling = dict.fromkeys(specs, 'sums')
   tables = ShardedTables(lay_out(plan), specs, exchange_of(c), pooling=pooling)
-  mesh = Mesh(
-    np.array(devices).reshape(c.replicas, c.hosts, c.devices),
-    mesh_lib.AXES,
-    axis_types=(AxisType.Auto,) * 3,
-  )
+  mesh = mesh_lib.arrange(devices, c.replicas, c.hosts, c.devices)
   split, same = PartitionSpec(mesh_lib.AXES), PartitionSpec()
 
   def placed(tree, spec=split):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import hlo
 from genrec_jax.embedding.exchange import Exchange
@@ -196,12 +196,8 @@ def make_step(
     lay_out(plan), specs, exchange, pooling=pooling | dict(plan.pooling)
   )
   devices = jax.devices() if devices is None else devices
-  shape = plan.replicas, plan.hosts, plan.devices
-  mesh = Mesh(
-    np.array(devices[: plan.replicas * plan.group_size]).reshape(shape),
-    mesh_lib.AXES,
-    axis_types=(AxisType.Auto,) * 3,
-  )
+  chosen = devices[: plan.replicas * plan.group_size]
+  mesh = mesh_lib.arrange(chosen, plan.replicas, plan.hosts, plan.devices)
   return TableStep(tables, mesh, tuple(loads), batch)
 
 

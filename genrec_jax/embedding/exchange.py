@@ -17,6 +17,7 @@ finds no room travels in further rounds through the same buffers
 
 import dataclasses
 
+from genrec_jax.embedding.scheme import ALL
 from genrec_jax.numerics.formats import FORMATS, Formats
 from genrec_jax.parallel import codecs
 
@@ -134,3 +135,25 @@ class Exchange:
       repeats: how often a device may ask for one row.
     """
     return max(8, repeats * devices, int(needed * self.capacity))
+
+  def sums_give_way(
+    self, spread: str | None, bags: float, ids: float, devices: int
+  ) -> bool:
+    """Whether rows travel in place of the sums of a feature, come what may.
+
+    If the rows of a table are spread over all devices, each of them makes a sum
+    for each bag of all of them, mostly of nothing once there are more devices
+    than ids in a bag. Rows then cost less, and no more on more devices.
+
+    >>> Exchange(capacity=2.0).sums_give_way('all', 100, 100 * 4, devices=8)
+    True
+    >>> Exchange(capacity=2.0).sums_give_way('all', 100, 100 * 5, devices=8)
+    False
+
+    Args:
+      spread: which devices hold the rows of a piece.
+      bags: of a device.
+      ids: for which they have room.
+      devices: that there are.
+    """
+    return spread == ALL and bags * devices >= self.capacity * ids

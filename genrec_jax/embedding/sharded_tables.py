@@ -25,7 +25,7 @@ from genrec_jax.embedding.pooled import IncomingRequests
 from genrec_jax.embedding.row_optimizers import RowOptimizerLike
 from genrec_jax.embedding.row_routes import RowRoutes, route_addresses
 from genrec_jax.embedding.row_updates import Moved, RowUpdates
-from genrec_jax.embedding.scheme import ALL, PlanError
+from genrec_jax.embedding.scheme import PlanError
 from genrec_jax.embedding.sum_exchange import SumExchange
 from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import Read, TableSpec
@@ -196,20 +196,18 @@ class ShardedTables:
     )
 
   def _find_ways(self, reads: Mapping[str, Read]) -> dict[str, str]:
-    """Pooled feature -> 'rows' or 'sums', as they really travel.
-
-    If the rows of a table are spread over all devices, each of them makes a sum
-    for each bag of all of them, mostly of nothing once there are more devices
-    than ids in a bag. Rows then cost less, and no more on more devices.
-    """
+    """Pooled feature -> 'rows' or 'sums', as they really travel."""
     ways = dict(self.pooling)
     for feature, read in reads.items():
       pieces = self.layout.pieces.get(read.table, ())
       if ways.get(feature) != 'sums' or read.lengths is None or not pieces:
         continue
-      answers = read.lengths.size * self.layout.plan.group_size
-      room = self.exchange.capacity * read.ids.size
-      if pieces[0].spread == ALL and answers >= room:
+      if self.exchange.sums_give_way(
+        pieces[0].spread,
+        read.lengths.size,
+        read.ids.size,
+        self.layout.plan.group_size,
+      ):
         ways[feature] = 'rows'
     return ways
 

@@ -9,7 +9,7 @@ more pieces or receives more requests, does not belong to one feature.
 
 Sums over all devices are made by each of them for each bag of all of them.
 Where these are more than there is room for rows, the program sends rows,
-whatever the plan says (`traffic.sums_give_way`).
+whatever the plan says (`Exchange.sums_give_way`).
 """
 
 import dataclasses
@@ -117,8 +117,8 @@ def choose_pooling(
     return rule.pool
   if rule.determinism == 'mesh_invariant':
     return SUMS  # bytes depend on the mesh, and the bits on what is chosen
-  if traffic.sums_give_way(
-    scheme.spread, read.bags, read.ids, mesh, rule.exchange.capacity
+  if rule.exchange.sums_give_way(
+    scheme.spread, read.bags, read.ids, mesh.hosts * mesh.devices
   ):
     return ROWS
   rows = rows_bytes(read, scheme, pieces, mesh, rule.exchange)

@@ -22,7 +22,7 @@ sums and their gradients; weights are 4 N more. All parts of a collective are
 equally long, as long as those of the device or host with most pieces, P. E
 gradients of rows of a table of T rows and D columns, of which the shorter way
 is taken (`copied_tables`). Sums of all devices give way to rows where there are
-more of them than there is room for rows (`sums_give_way`).
+more of them than there is room for rows (`Exchange.sums_give_way`).
 
 The rooms have least sizes, tables of gradients are padded, a ragged exchange
 depends on the platform: `plan_traffic.list_plan` counts all that.
@@ -267,22 +267,6 @@ def list_gradients_of_copies(
   return [Transfer('backward', 'rows', ALL_GATHER, EVERYONE, sent)]
 
 
-def sums_give_way(
-  spread: str | None, bags: float, ids: float, mesh: Mesh, capacity: float
-) -> bool:
-  """Whether rows travel in place of the sums of a feature.
-
-  A sum over all devices is made by each of them, for each bag of all of them.
-
-  >>> mesh = ShardingPlan({}, devices=8)
-  >>> sums_give_way('all', 100, 100 * 4, mesh, 2.0)
-  True
-  >>> sums_give_way('all', 100, 100 * 5, mesh, 2.0)
-  False
-  """
-  return spread == ALL and bags * mesh.group_size >= capacity * ids
-
-
 def list_scalar(mesh: Mesh, step: str, over: tuple[str, ...]) -> Transfer:
   """A number that all devices know afterwards."""
   n = mesh.group_size * (mesh.replicas if over == EVERYONE else 1)
@@ -374,8 +358,8 @@ def count_reads(
   for feature in load.features:
     bags = whole(examples * feature.poolings)
     ids = whole(examples * feature.poolings * feature.length)
-    if feature.pooled and not sums_give_way(
-      spread, bags, ids, mesh, wire.exchange.capacity
+    if feature.pooled and not wire.exchange.sums_give_way(
+      spread, bags, ids, mesh.group_size
     ):
       sums.append((bags, ids, feature.weighted))
     else:
