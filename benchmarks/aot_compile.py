@@ -10,18 +10,15 @@ the memory beside arguments and results that the compiled program needs.
 """
 
 import functools
-import importlib.util
-import os
-import pathlib
 from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
-from jax.experimental import topologies
 
 import pallas_kernels
 from benchmarks import cli
 from benchmarks.result import CoreTimer
+from genrec_jax.parallel import slices
 from pallas_kernels import dispatch
 from pallas_kernels.hstu_attention import shapes
 
@@ -58,7 +55,7 @@ def main(argv: list[str] | None = None) -> None:
   args = parser.parse_args(argv)
   if args.smoke:
     args.chips, args.shapes = args.chips[:1], ['tiny']
-  if missing := why_not():
+  if missing := slices.why_not():
     cli.fail(missing)
   rows = []
   for chip in args.chips:
@@ -144,7 +141,7 @@ def compile_for(
     function: of arrays.
     arguments: its arguments, or their shapes.
   """
-  devices = topology(CHIPS[chip]).devices
+  devices = slices.find_chips(CHIPS[chip])
   mesh = jax.sharding.Mesh(np.array(devices[:1]), ('x',))
   here = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   arguments = jax.tree.map(
@@ -156,35 +153,6 @@ def compile_for(
   ):
     traced = jax.jit(function).trace(*arguments)
     return traced.lower(lowering_platforms=('tpu',)).compile()
-
-
-def why_not() -> str | None:
-  """Says why nothing can be compiled for a TPU here, None where it can."""
-  if importlib.util.find_spec('libtpu') is None:
-    return (
-      'the compiler for TPUs is not installed: pip install --no-deps libtpu, '
-      'in the version that jax[tpu] of this JAX names.'
-    )
-  return None
-
-
-@functools.cache
-def topology(name: str):
-  """Chips that are not there, such as 'v5e:4x4', to compile for."""
-  # The library must not look for the machine of a TPU, there is none; the
-  # path, since JAX looks for the wheel only where it may use the TPU.
-  import libtpu
-
-  library = pathlib.Path(libtpu.__file__).parent / 'libtpu.so'
-  for variable, value in {
-    'TPU_LIBRARY_PATH': str(library),
-    'TPU_SKIP_MDS_QUERY': '1',
-    'TPU_WORKER_HOSTNAMES': 'localhost',
-    'TPU_ACCELERATOR_TYPE': 'v5litepod-4',
-    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # no TPU to quarrel about
-  }.items():
-    os.environ.setdefault(variable, value)
-  return topologies.get_topology_desc(name, 'tpu')
 
 
 if __name__ == '__main__':

@@ -40,8 +40,11 @@ WIDTH = 256  # of a row
 # Of a table that is next to nothing, and yet has as many rows on each device
 # as are written at a time.
 SMALL_ROWS = 8_192
-# Small gifts of the system that differ from run to run, such as stacks.
+# Small gifts of the system that differ from run to run.
 SLACK_MB = 16
+# Of a thread. What a process reserves for stacks counts as its data, and how
+# many threads there are at a time is left to chance.
+STACK = MB
 COLUMNS = (
   'case', 'processes', 'table_mb', 'share_mb', 'empty_mb', 'limit_mb',
   'peak_mb', 'shares_x', 'table_over_limit_x', 'status', 'wall_s',
@@ -160,9 +163,10 @@ def measure_life(args, kind: str) -> list[dict]:
         'empty_mb': need,
         'limit_mb': limit,
         **made,
-        'shares_x': (made['peak_mb'] - need) / share,
         'dies': command.dies,
       }
+      if not command.dies:
+        row['shares_x'] = (made['peak_mb'] - need) / share
       if args.shares:
         row['table_over_limit_x'] = args.table_mb / (args.shares * share)
       rows.append(row)
@@ -198,6 +202,7 @@ class Job:
             [*start, str(limit), found, *line],
             cwd=ROOT,
             env=env,
+            preexec_fn=_limit_stacks,
             stdout=file,
             stderr=subprocess.STDOUT,
           )
@@ -310,6 +315,11 @@ def get_config(arg=None):
   config.checkpoint.publish.every = 2
   return config
 """
+
+
+def _limit_stacks() -> None:
+  _, most = resource.getrlimit(resource.RLIMIT_STACK)
+  resource.setrlimit(resource.RLIMIT_STACK, (STACK, most))
 
 
 def run_process(limit_mb: str, found: str, program: str, *words: str) -> None:

@@ -32,12 +32,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from benchmarks import aot_compile, cli, table_steps
+from benchmarks import cli, table_steps
 from benchmarks.result import CoreTimer
 from genrec_jax.embedding import copied_tables
 from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import SCHEMES
+from genrec_jax.parallel import slices
 from genrec_jax.planner import Feature, Load, plan_traffic
 from genrec_jax.planner.traffic import WORD, Wire
 from genrec_jax.planner.workload import DENSE
@@ -85,7 +86,7 @@ def main(argv: list[str] | None = None) -> None:
   args = parser.parse_args(argv)
   if args.smoke:
     args.only, args.devices = ['rows/all_to_all'], [8]
-  if missing := aot_compile.why_not():
+  if missing := slices.why_not():
     cli.fail(missing)
   for name in args.only:
     for devices in args.devices:
@@ -107,7 +108,7 @@ def measure(name: str, devices: int) -> dict:
     for turn, load in enumerate(loads)
   }
   plan, exchange = ShardingPlan(tables, hosts, OF_HOST), Exchange(case.kind)
-  chips = aot_compile.topology(SLICES[devices]).devices
+  chips = slices.find_chips(SLICES[devices])
   step = table_steps.make_step(plan, loads, BAGS * devices, exchange, chips)
   with CoreTimer() as timer:
     memory = step.compile('tpu').memory_analysis()

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from benchmarks import aot_compile, cli, hlo
+from benchmarks import cli, hlo
 from benchmarks.result import CoreTimer
 from genrec_jax.embedding import single_scheme
 from genrec_jax.embedding.exchange import KINDS, Exchange
@@ -29,6 +29,7 @@ from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
+from genrec_jax.parallel import slices
 from pallas_kernels import dispatch
 
 SLICES = {
@@ -105,7 +106,7 @@ def main(argv: list[str] | None = None) -> None:
   args = parser.parse_args(argv)
   if args.smoke:
     args.cases, args.devices = ['rows/all_to_all'], [8, 16]
-  if missing := aot_compile.why_not():
+  if missing := slices.why_not():
     cli.fail(missing)
   rows, means = [], []
   for name in args.cases:
@@ -179,7 +180,7 @@ def lower(case: Case, devices: int):
   tables = ShardedTables(
     lay_out(plan), specs, Exchange(case.kind), pooling=pooling
   )
-  chips = aot_compile.topology(SLICES[devices]).devices
+  chips = slices.find_chips(SLICES[devices])
   mesh = mesh_lib.arrange(chips, 1, hosts, OF_HOST)
   split, same = PartitionSpec(mesh_lib.AXES), PartitionSpec()
   shapes = tables.layout.shapes()

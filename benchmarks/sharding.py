@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from benchmarks import aot_compile, cli, hlo, sharding_formulas
+from benchmarks import cli, hlo, sharding_formulas
 from benchmarks.sharding_formulas import PASSES, ROWS, Case, Sent
 from genrec_jax import planner
 from genrec_jax.embedding import single_scheme
@@ -35,6 +35,7 @@ from genrec_jax.embedding.plan import SCHEMES
 from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
+from genrec_jax.parallel import slices
 from genrec_jax.planner import plan_traffic
 from genrec_jax.planner.traffic import Wire
 from pallas_kernels import dispatch
@@ -55,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
   args = parser.parse_args(argv)
   rows = []
   for target in args.targets:
-    if target == 'tpu' and (missing := aot_compile.why_not()):
+    if target == 'tpu' and (missing := slices.why_not()):
       cli.fail(missing)
     devices = find_devices(target)
     for case in smallest(target) if args.smoke else cases(target):
@@ -78,7 +79,7 @@ def main(argv: list[str] | None = None) -> None:
 def find_devices(target: str):
   """The devices to compile for."""
   if target == 'tpu':
-    return aot_compile.topology(TOPOLOGY).devices
+    return slices.find_chips(TOPOLOGY)
   wanted = math.prod(TARGETS[target])
   try:
     jax.config.update('jax_num_cpu_devices', wanted)

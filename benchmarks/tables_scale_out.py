@@ -42,6 +42,31 @@ POLICIES = 'full', 'one_shot', 'consecutive', 'intermittent'
 _DEVICES = (8, 16, 64, 128, 256, 512, 1024)
 
 SCALE_OUT = {
+  'plan_memory': {
+    'files': ('cpu2/plan_memory',),
+    'columns': (
+      ('tables / devices', 'case', ''),
+      ('what travels', 'kind', ''),
+      ('beside arguments, MB', 'temp_mb', ',.1f'),
+      ('estimate, MB', 'predicted_mb', ',.1f'),
+      ('off by', 'error', '+.0%'),
+    ),
+  },
+  'mesh_life': {
+    'files': ('cpu2/mesh_life',),
+    'columns': (
+      ('command', 'case', ''),
+      ('processes', 'processes', 'd'),
+      ('table, MB', 'table_mb', ',.0f'),
+      ('a share, MB', 'share_mb', ',.0f'),
+      ('needed without a table, MB', 'empty_mb', ',.0f'),
+      ('limit, MB', 'limit_mb', ',.0f'),
+      ('most at once, MB', 'peak_mb', ',.0f'),
+      ('of the table, in shares', 'shares_x', '.2f'),
+      ('ended', 'status', ''),
+      ('seconds', 'wall_s', ',.0f'),
+    ),
+  },
   'scale': {
     'files': ('cpu2/scale',),
     'columns': (

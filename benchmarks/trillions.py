@@ -18,11 +18,12 @@ import numpy as np
 import optax
 from jax import ShapeDtypeStruct
 
-from benchmarks import aot_compile, cli, hlo, scale
+from benchmarks import cli, hlo, scale
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.features import Columns, Examples, FeatureSpec, Jagged
 from genrec_jax.parallel import mesh as mesh_lib
+from genrec_jax.parallel import slices
 from genrec_jax.planner import evaluate_plan
 from genrec_jax.runtime import planning
 from genrec_jax.runtime.mesh import MeshRuntime
@@ -59,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
   tables = TABLES
   if args.smoke:
     args.chips, args.parameters, tables = 8, 1e9, 8
-  if missing := aot_compile.why_not():
+  if missing := slices.why_not():
     cli.fail(missing)
   row, text = measure(args.chips, args.parameters, tables)
   print(text)
@@ -70,7 +71,7 @@ def measure(chips: int, parameters: float, tables: int) -> tuple[dict, str]:
   """The row of a model on so many chips, and the planner's report."""
   # Otherwise JAX waits for the TPUs that a libtpu promises.
   jax.config.update('jax_platforms', 'cpu')
-  devices = aot_compile.topology(scale.SLICES[chips]).devices
+  devices = slices.find_chips(scale.SLICES[chips])
   config, task = build_task(chips, draw_rows(parameters, tables))
   shape = planning.mesh_shape(config)
   with CoreTimer() as planned:

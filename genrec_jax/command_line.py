@@ -53,6 +53,13 @@ flags.DEFINE_integer(
   0,
   'Split this CPU into so many devices, to try a mesh without having one.',
 )
+flags.DEFINE_string(
+  'compile_for',
+  '',
+  'plan: compile the step as well, and say what memory the compiler finds it '
+  'to need: on a slice of TPUs that need not be there, such as v5p:4x4x4 '
+  '(needs the libtpu wheel), or on the devices that are "here".',
+)
 flags.DEFINE_integer('processes', 0, 'Several processes: how many.')
 flags.DEFINE_integer('process', -1, 'Several processes: number of this one.')
 flags.DEFINE_string(
@@ -68,6 +75,7 @@ _OURS = {  # in the order of --help -> what stands behind the name
   'output': '=FILE',
   'print_config': '',
   'fake_devices': '=N',
+  'compile_for': '=SLICE',
   'processes': '=N',
   'process': '=N',
   'coordinator': '=HOST:PORT',

@@ -48,7 +48,7 @@ def explain_error(
     )
   # By its name: JAX need not be there.
   if kind in ('JaxRuntimeError', 'XlaRuntimeError') and (
-    'RESOURCE_EXHAUSTED' in text
+    'RESOURCE_EXHAUSTED' in text or 'Out of memory' in text
   ):
     return FAILED, (
       f'error: the device has not enough memory while {doing}: '

@@ -56,6 +56,8 @@ def main(words: list[str], overrides: list[str]) -> None:
     return print_result(config_lib.to_json(config))
   if not FLAGS.workdir:
     raise app.UsageError('--workdir is missing, a directory for this run')
+  if FLAGS.compile_for and FLAGS.mode != 'plan':
+    raise app.UsageError('--compile_for belongs to `genrec plan`')
   # Late, so that --help and config errors do not wait for JAX.
   _start_devices(config.parallel)
   from genrec_jax import extensions as extensions_lib
@@ -89,12 +91,19 @@ def main(words: list[str], overrides: list[str]) -> None:
     from genrec_jax.train import experiment
 
     make_workdir(pathlib.Path(FLAGS.workdir))
-    task = experiment.load_task(
+    data, task = experiment.load_data_and_task(
       config, FLAGS.workdir, kinds, extensions=extensions
     )
     print_result(
       planning.describe_plan(config, task, FLAGS.workdir, extensions)
     )
+    if FLAGS.compile_for:
+      from genrec_jax.train import compile_ahead
+
+      compiled = compile_ahead.compile_step(
+        config, data, task, FLAGS.compile_for, extensions
+      )
+      print_result(str(compiled))
   elif FLAGS.mode == 'eval':
     from genrec_jax.train import results
 
@@ -140,6 +149,9 @@ def _load_config(overrides: list[str]):
 
 def _start_devices(parallel) -> None:
   """Joins the processes of the job, or splits the CPU; then JAX may start."""
+  if FLAGS.mode == 'plan' and FLAGS.compile_for not in ('', 'here'):
+    # JAX would wait for the TPUs that a libtpu promises.
+    os.environ['JAX_PLATFORMS'] = 'cpu'
   if FLAGS.fake_devices:
     os.environ['JAX_NUM_CPU_DEVICES'] = str(FLAGS.fake_devices)
     os.environ['JAX_PLATFORMS'] = 'cpu'

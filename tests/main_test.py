@@ -167,6 +167,7 @@ def test_configs_and_models_are_listed():
       [QUICK, '--workdir=/proc/nope'],
       "the workdir '/proc/nope' cannot be made",
     ),
+    ([QUICK, '--workdir=w', '--compile_for=here'], 'belongs to `genrec plan`'),
     (['report', 'README.md'], '--workdir=README.md is not the workdir of'),
   ],
 )

@@ -158,8 +158,19 @@ def load_task(
   extensions: Extensions | None = None,
 ) -> Task:
   """The task alone, which needs no devices; see `build_experiment`."""
+  return load_data_and_task(config, workdir, kinds, log, extensions)[1]
+
+
+def load_data_and_task(
+  config,
+  workdir,
+  kinds: TaskKinds,
+  log: Callable[[str], None] = print,
+  extensions: Extensions | None = None,
+) -> tuple[RunData, Task]:
+  """Both, which need no devices; see `build_experiment`."""
   data = load_data(config, workdir, kinds, log, extensions)
-  return _build_task(config, data, extensions or Extensions())
+  return data, _build_task(config, data, extensions or Extensions())
 
 
 def _build_task(config, data: RunData, extensions: Extensions) -> Task:

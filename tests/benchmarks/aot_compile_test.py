@@ -5,6 +5,7 @@ import types
 import pytest
 
 from benchmarks import aot_compile
+from genrec_jax.parallel import slices
 
 MEMORY = types.SimpleNamespace(
   temp_size_in_bytes=3, argument_size_in_bytes=2, output_size_in_bytes=1
@@ -35,6 +36,6 @@ def test_a_row_for_each_program_whether_it_compiles_or_not(monkeypatch):
 
 
 def test_it_says_what_to_install(monkeypatch):
-  monkeypatch.setattr(aot_compile.importlib.util, 'find_spec', lambda _: None)
+  monkeypatch.setattr(slices.importlib.util, 'find_spec', lambda _: None)
   with pytest.raises(SystemExit, match='pip install --no-deps libtpu'):
     aot_compile.main(['--smoke'])

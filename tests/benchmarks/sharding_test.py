@@ -5,10 +5,11 @@ import dataclasses
 import jax
 import pytest
 
-from benchmarks import aot_compile, hlo, sharding, sharding_formulas
+from benchmarks import hlo, sharding, sharding_formulas
 from benchmarks.sharding_formulas import Case
 from genrec_jax.embedding.exchange import KINDS
 from genrec_jax.embedding.plan import SCHEMES
+from genrec_jax.parallel import slices
 
 
 def test_smoke_finds_what_the_formulas_say(tmp_path, rows):
@@ -82,15 +83,13 @@ def test_published_formulas_hold_where_tables_are_even(scheme):
 
 
 def test_it_says_what_to_install(monkeypatch):
-  monkeypatch.setattr(aot_compile.importlib.util, 'find_spec', lambda _: None)
+  monkeypatch.setattr(slices.importlib.util, 'find_spec', lambda _: None)
   with pytest.raises(SystemExit, match='pip install --no-deps libtpu'):
     sharding.main(['--smoke', '--targets', 'tpu'])
 
 
 @pytest.mark.aot_tpu
-@pytest.mark.skipif(
-  aot_compile.why_not() is not None, reason=str(aot_compile.why_not())
-)
+@pytest.mark.skipif(slices.why_not() is not None, reason=str(slices.why_not()))
 # JAX warns that the installed TPU library finds no TPU.
 @pytest.mark.filterwarnings('ignore')
 def test_smoke_for_a_tpu(tmp_path, rows):

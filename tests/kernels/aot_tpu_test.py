@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import aot_compile
+from genrec_jax.parallel import slices
 from pallas_kernels.hstu_attention import shapes
 from tests.kernels import attention_cases as cases
 
 pytestmark = [
   pytest.mark.aot_tpu,
   pytest.mark.skipif(
-    aot_compile.why_not() is not None, reason=str(aot_compile.why_not())
+    slices.why_not() is not None, reason=str(slices.why_not())
   ),
   # JAX warns that the installed TPU library finds no TPU.
   pytest.mark.filterwarnings('ignore'),

@@ -6,15 +6,12 @@ Needs the libtpu wheel and no TPU, see benchmarks/aot_compile.py. Nothing runs.
 import dataclasses
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
-from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh
 
-from benchmarks import aot_compile, hlo
+from benchmarks import hlo
 from genrec_jax.parallel import mesh as mesh_lib
+from genrec_jax.parallel import slices
 from genrec_jax.parallel.buckets import assign_buckets
 from genrec_jax.parallel.dense import DenseOptions
 from tests.parallel import toy_mlp
@@ -23,7 +20,7 @@ pytestmark = [
   pytest.mark.aot_tpu,
   pytest.mark.usefixtures('optax_promotes'),
   pytest.mark.skipif(
-    aot_compile.why_not() is not None, reason=str(aot_compile.why_not())
+    slices.why_not() is not None, reason=str(slices.why_not())
   ),
   # JAX warns that the installed TPU library finds no TPU.
   pytest.mark.filterwarnings('ignore'),
@@ -35,10 +32,7 @@ FSDP = DenseOptions('fsdp', RULES, 'bfloat16', 'bfloat16')
 
 
 def compiled(dense, micro=1, layers=LAYERS):
-  aot_compile.compiled('v5e', lambda x: x, (jnp.zeros(8),))  # finds libtpu
-  described = topologies.get_topology_desc('v5e:4x2', 'tpu')
-  devices = np.array(described.devices, dtype=object).reshape(2, 2, 2)
-  mesh = Mesh(devices, mesh_lib.AXES, axis_types=(AxisType.Auto,) * 3)
+  mesh = mesh_lib.arrange(slices.find_chips('v5e:4x2'), 2, 2, 2)
   program = toy_mlp.compiled(
     dense, optax.adam(0.01), mesh, micro=micro, width=WIDTH, layers=layers
   )
