@@ -45,7 +45,7 @@ def test_what_is_out_of_memory_is_no_bug():
   assert status == 1 and words.endswith('training: Unable to allocate 74.5 GiB')
   for text in (
     'RESOURCE_EXHAUSTED: Out of memory\n',
-    'INTERNAL: Error dispatching computation: Out of memory allocating 9 bytes.',
+    'INTERNAL: Error dispatching: Out of memory allocating 9 bytes.',
   ):
     status, words = explain(jax.errors.JaxRuntimeError(text + 'x' * 999))
     assert status == 1 and 'the device has not enough memory' in words
