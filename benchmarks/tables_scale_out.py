@@ -42,6 +42,15 @@ POLICIES = 'full', 'one_shot', 'consecutive', 'intermittent'
 _DEVICES = (8, 16, 64, 128, 256, 512, 1024)
 
 SCALE_OUT = {
+  'host_step': {
+    'files': ('cpu2/host_step',),
+    'columns': (
+      ('task / devices', 'case', ''),
+      ('to make the own shards of a batch, core-ms', 'batch_core_ms', '.2f'),
+      ('to find them among all', 'place_core_ms', '.3f'),
+      ('first batch', 'first_batch_core_ms', ',.0f'),
+    ),
+  },
   'plan_memory': {
     'files': ('cpu2/plan_memory',),
     'columns': (

@@ -74,11 +74,15 @@ class _Batches(grain.MapDataset):
   def is_shuffled(self) -> bool:
     return self._seed is not None
 
-  def read_rows(self, index: int) -> rows_lib.Rows:
-    """Those of a batch as they are stored."""
+  def read_rows(self, index: int, own: slice = slice(None)) -> rows_lib.Rows:
+    """Those of a batch as they are stored, or some of them."""
     epoch, step = divmod(index, len(self))
-    a = step * self._batch_size
-    b = min(a + self._batch_size, len(self._split))
+    first = step * self._batch_size
+    size = min(self._batch_size, len(self._split) - first)
+    a, b, _ = own.indices(size)
+    if a >= b:  # a short batch has nothing for the last shards
+      return self._split.block(0).slice_rows(0, 0)
+    a, b = first + a, first + b
     if self._seed is None:
       return self._split.rows(a, b)
     windows, starts = self._epoch(epoch)
@@ -91,6 +95,31 @@ class _Batches(grain.MapDataset):
       pieces.append(self._split.window(windows[window]).take(at))
       a, window = end, window + 1
     return rows_lib.concatenate_rows(pieces)
+
+
+class _OwnBatches(_Batches):
+  """Some shards of batch number i, for which the others need not be read.
+
+  That is so without lists, whose capacity depends on the longest shard of all.
+  """
+
+  def __init__(self, split, batch_size: int, *order, shards: int, own: range):
+    super().__init__(split, batch_size, *order)
+    self._share, self._own = pipeline.share_of(batch_size, shards), own
+
+  def __getitem__(self, index: int) -> features.Examples:
+    a, b = self._own.start * self._share, self._own.stop * self._share
+    batch = collate_rows(
+      self.read_rows(index, slice(a, b)),
+      self._split.names,
+      batch_size=b - a,
+      shards=len(self._own),
+    )
+    size = len(self._split) - index % len(self) * self._batch_size
+    # Numbers of examples are those of the whole batch, which may be short.
+    return dataclasses.replace(
+      batch, first=batch.first + np.int32(min(a, size))
+    )
 
 
 def train_batches(
@@ -138,11 +167,14 @@ def train_batches(
       'train.shuffle=false takes the rows in order'
     )
   pipeline.share_of(batch_size, shards, 'train.batch_size')
-  dataset = _Batches(
-    split, batch_size, seed if shuffle else None, shuffle_rows, unseen
-  )
+  order = seed if shuffle else None, shuffle_rows
+  has_lists = bool(split.block(0).bags)
+  if own is not None and not (has_lists or unseen):
+    dataset = _OwnBatches(split, batch_size, *order, shards=shards, own=own)
+    return pipeline.read_ahead(dataset.repeat(None), prefetch)
+  dataset = _Batches(split, batch_size, *order, unseen)
   capacities = None
-  if fixed_lists and split.block(0).bags:
+  if fixed_lists and has_lists:
     capacities = _sample_capacities(dataset, batch_size // shards, shards)
   dataset = dataset.repeat(None).map(
     lambda rows: collate_rows(

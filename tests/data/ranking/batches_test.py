@@ -1,5 +1,6 @@
 import tracemalloc
 
+import jax
 import numpy as np
 import pytest
 
@@ -21,7 +22,7 @@ from tests import ranking_examples
 NAMES = ColumnNames(labels=('y',), ids=('n', 'm'), numbers=('a', 'b', 'c'))
 
 
-def part(rows=53, block_rows=10, seed=0):
+def part(rows=53, block_rows=10, seed=0, lists=True):
   """Rows whose first id is their number."""
   rng = np.random.default_rng(seed)
   lengths = rng.integers(0, 4, rows).astype(np.int32)
@@ -31,7 +32,7 @@ def part(rows=53, block_rows=10, seed=0):
     np.stack([number, number + 1], axis=1),
     rng.random((rows, 3), np.float32),
     number // 2,
-    {'b': Bags(np.repeat(number, lengths), lengths)},
+    {'b': Bags(np.repeat(number, lengths), lengths)} if lists else {},
   )
   return ranking_examples.hold_in_memory('train', made, NAMES, block_rows)
 
@@ -140,6 +141,27 @@ def test_shards_hold_the_rows_of_the_whole_batch(batch_size):
     )
   with pytest.raises(ValueError, match='train.batch_size is 9'):
     batches.train_batches(part(), batch_size=9, seed=0, shards=4)
+
+
+@pytest.mark.parametrize('shuffle', [True, False])
+@pytest.mark.parametrize('own', [range(1), range(1, 3), range(3, 4)])
+@pytest.mark.parametrize('batch_size', [8, 24, 64])
+def test_without_lists_a_process_reads_its_own_rows_alone(
+  batch_size, own, shuffle
+):
+  options = dict(
+    batch_size=batch_size, seed=1, shuffle=shuffle, shuffle_rows=25, prefetch=0,
+    shards=4,
+  )  # fmt: skip
+  data = part(lists=False)
+  whole = take(batches.train_batches(data, **options), 15)
+  found = take(batches.train_batches(data, own=own, **options), 15)
+  for a, b in zip(whole, found, strict=True):
+    cut = jax.tree.map(
+      lambda x: np.concatenate(np.split(x, 4)[own.start : own.stop]), a
+    )
+    assert jax.tree.structure(cut) == jax.tree.structure(b)
+    jax.tree.map(np.testing.assert_array_equal, cut, b)
 
 
 @pytest.mark.parametrize('shards', [1, 2, 4])
