@@ -13,5 +13,3 @@ def test_a_host_makes_its_own_shards(capsys):
 def test_a_pretended_mesh_has_hosts_of_four():
   mesh = host_step.pretend_mesh(12)
   assert [d.process_index for d in mesh.devices] == sorted(4 * [0, 1, 2])
-    3 * [0, 1, 2] + [0, 1, 2]
-  )
