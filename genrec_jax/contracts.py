@@ -192,12 +192,12 @@ class Tables(Protocol):
   def init_slots(self, arrays) -> dict[str, dict[str, jax.Array]]:
     """What the row optimizers remember, before the first step."""
 
-  def route(self, reads: Mapping[str, Read], blocks: int = 1):
+  def route(self, reads: Mapping[str, Read], blocks: int = 0):
     """Where to find what P microbatches read; from the ids alone.
 
     Args:
       reads: feature -> its read, `[P, ...]`.
-      blocks: microbatches whose rows and gradients are kept apart.
+      blocks: microbatches kept apart, in their order; 0 keeps none.
 
     Returns:
       Routes, a pytree with `index`: feature -> `[P, ...]` places of its ids

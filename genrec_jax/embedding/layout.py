@@ -176,6 +176,65 @@ class Stack:
     )
     return xp.where(real, number, -1), ids
 
+  def find_first(self, device, rows: jax.Array) -> Addresses:
+    """Where the first piece lies of what each of some rows is a piece of.
+
+    Args:
+      device: number of the device in the replica group.
+      rows: `[N]` rows of that device.
+
+    Returns:
+      `[N]` addresses, of no row for rows that hold nothing.
+    """
+    xp = _numpy_of(rows)
+    number, ids = self.identify(device, rows)
+
+    def of_first(values, dtype=xp.int32):
+      by_number = [values(self.pieces[i]) for i in self._first_pieces]
+      return xp.asarray(by_number, dtype)[number]
+
+    count, depth = (
+      of_first(lambda p: len(p.owners)),
+      of_first(lambda p: p.depth),
+    )
+    mod = of_first(lambda p: p.split == 'mod', bool)
+    place = xp.where(mod, ids % count, ids // depth)
+    within = xp.where(mod, ids // count, ids % depth)
+    real = number >= 0
+    return Addresses(
+      xp.where(real, of_first(lambda p: p.owners[0]) + place, self.devices),
+      xp.where(real, of_first(lambda p: p.offset) + within, 0),
+    )
+
+  @functools.cached_property
+  def _first_pieces(self) -> list[int]:
+    """Number of the first piece of the table of each piece."""
+    first = {}
+    for number, piece in enumerate(self.pieces):
+      if not piece.first_column:
+        first[piece.table] = number
+    return [first[piece.table] for piece in self.pieces]
+
+  @functools.cached_property
+  def most_alike(self) -> int:
+    """How many rows of a device may have first pieces with one row number.
+
+    These are pieces of one row, and of rows that begin on other devices.
+    """
+    most = 1
+    for device in range(self.devices):
+      counts = {}  # (device of the first piece, table) -> pieces here
+      for piece, first in zip(self.pieces, self._first_pieces, strict=True):
+        if device in piece.owners:
+          of_first = self.pieces[first].owners[piece.owners.index(device)]
+          key = of_first, piece.table
+          counts[key] = counts.get(key, 0) + 1
+      by_device = {}
+      for (of_first, _), count in counts.items():
+        by_device[of_first] = max(by_device.get(of_first, 0), count)
+      most = max(most, sum(by_device.values()))
+    return most
+
   @functools.cached_property
   def _device_runs(self) -> tuple[np.ndarray, np.ndarray]:
     """Each device's pieces in order: first rows and numbers, `[W, K]`."""

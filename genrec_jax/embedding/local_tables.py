@@ -89,14 +89,14 @@ class LocalTables:
       name: self.optimizer(name).init(array) for name, array in arrays.items()
     }
 
-  def route(self, reads: Mapping[str, Read], blocks: int = 1) -> LocalRoutes:
+  def route(self, reads: Mapping[str, Read], blocks: int = 0) -> LocalRoutes:
     """Finds the distinct ids of a batch, see `ShardedTables.route`.
 
     Args:
       reads: feature -> what it reads, `[P, ...]` of P microbatches.
-      blocks: 1; others are for sharded tables.
+      blocks: 0; others are for sharded tables.
     """
-    if blocks != 1:
+    if blocks:
       raise ValueError('rows in blocks are for sharded tables')
     # A sum needs the rows of its bags, which a store on the host brings to the
     # device only for ids that are read row by row.

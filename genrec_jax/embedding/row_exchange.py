@@ -27,9 +27,11 @@ from genrec_jax.embedding.lookup import (
 )
 from genrec_jax.embedding.row_routes import (
   AXES,
+  LAST,
   Round,
   RowRoutes,
   gather_shards,
+  make_keys,
   visit_in_rounds,
 )
 from genrec_jax.parallel import codecs, ragged
@@ -97,7 +99,7 @@ def push_gradients(
     rows, sent = _send(exchange, stack, routed, round_, grads, codec)
     # Rows that several devices sent are not one row each: as bags of one.
     gradients = [BagGradients(rows, None, sent)]
-    gradients += [_pick_rows(x, round_, depth) for x in others]
+    gradients += [_pick_rows(x, round_, stack, routed) for x in others]
     return apply(carry, merge_row_gradients(gradients, depth))
 
   return visit_in_rounds(exchange, stack, routed, visit, carry)
@@ -219,10 +221,17 @@ def _read_rows(array: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def _pick_rows(
-  gradients: MergedRows | BagGradients, round_: Round, depth: int
+  gradients: MergedRows | BagGradients,
+  round_: Round,
+  stack: Stack,
+  routed: RowRoutes,
 ) -> MergedRows | BagGradients:
   """The gradients without those of rows that another round is about."""
-  ids = gradients.ids
-  is_now = (ids >= round_.first) & (ids < round_.last)
-  picked = jnp.where(is_now, ids, depth)
+  ids = keys = gradients.ids
+  if routed.keys is not None:
+    first = stack.find_first(lax.axis_index(AXES), ids.reshape(-1))
+    keys = make_keys(first).reshape(ids.shape)
+  is_now = (keys < round_.last) | (round_.last == LAST)
+  is_now &= keys >= round_.first
+  picked = jnp.where(is_now, ids, stack.depth)
   return gradients._replace(ids=picked)

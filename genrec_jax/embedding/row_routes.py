@@ -11,11 +11,15 @@ A range of an owner is the longest of which every device asks for no more than
 there is room for. So all devices ask for a row in the same round, whatever the
 room is, and what they send for it can be added up in their order at once. A
 buffer is never longer than the room, however unevenly the rows are asked for.
+
+Pieces of a row on several owners must travel in the same round, too, if the
+optimizer looks at whole rows. Their keys are alike then (`make_keys`), and a
+range is one of keys, the same for all owners.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +30,15 @@ from genrec_jax.embedding.layout import MOST_ROWS, Addresses, Stack
 from genrec_jax.parallel import ragged
 
 AXES = ('host', 'dev')  # of a replica group
+LAST = 2**31 - 1  # behind all rows and keys
+
+
+class _Ordered(NamedTuple):
+  """Addresses by their owners, and by what a range is of: rows or keys."""
+
+  device: jax.Array
+  row: jax.Array
+  key: jax.Array
 
 
 @jax.tree_util.register_dataclass
@@ -41,8 +54,9 @@ class Round:
     asked_count: `[W]` (ragged) how many requests each peer has.
     asked: rows of this device that others need, `depth` for none: `[W, C]`,
       `[R]` (ragged) or `[W M]` (gather).
-    first: `[1]` the first row of this device that this round is about.
-    last: `[1]` one behind the last of them.
+    first: `[1]` the first row of this device, or the first key, that this round
+      is about.
+    last: `[1]` one behind the last of them; `LAST` has all that follow.
     more: `[1]` whether any device has a further round, the same on all.
   """
 
@@ -70,7 +84,9 @@ class RowRoutes:
     first_round: what travels first, and mostly alone.
     fill: `[1]` float32, the largest number of rows asked of one peer, on any
       device, as a share of the room; above 1 is an overflow.
-    repeats: how often an address may occur among those of a device.
+    keys: `[M]` of the addresses, or None if owners are on their own.
+    repeats: how many addresses of an owner may be alike among those of a
+      device.
   """
 
   addresses: Addresses
@@ -79,6 +95,7 @@ class RowRoutes:
   start: jax.Array
   first_round: Round
   fill: jax.Array
+  keys: jax.Array | None = None
   repeats: int = dataclasses.field(default=1, metadata={'static': True})
 
   @property
@@ -87,8 +104,25 @@ class RowRoutes:
     return self.fill[0] > 1
 
 
+def make_keys(first: Addresses) -> jax.Array:
+  """Keys of rows by where their first pieces lie, int32.
+
+  They are those row numbers, scrambled, so that every range of keys has about
+  as many rows of each owner.
+  """
+  # Each step is invertible in 31 bits: other numbers have other keys.
+  x = first.row.astype(jnp.uint32)
+  for shift, factor in ((16, 0x7FEB352D), (15, 0x046CA68B)):
+    x = ((x ^ (x >> shift)) * jnp.uint32(factor)) & jnp.uint32(LAST)
+  return (x ^ (x >> 16)).astype(jnp.int32)
+
+
 def route_addresses(
-  exchange: Exchange, stack: Stack, addresses: Addresses, repeats: int = 1
+  exchange: Exchange,
+  stack: Stack,
+  addresses: Addresses,
+  repeats: int = 1,
+  keys: jax.Array | None = None,
 ) -> RowRoutes:
   """Tells every device which of its rows the others will ask for.
 
@@ -98,25 +132,35 @@ def route_addresses(
     addresses: `[M]`, some of them of no row.
     repeats: how often an address may occur at most. What has one address is
       sent and received in its order.
+    keys: `[M]` of `make_keys`, if pieces of a row must travel together.
 
   Returns:
     What `visit_in_rounds` needs. No row is read, so a step can route the next
     batch while it works on this one.
   """
   none = jnp.zeros(0, jnp.int32)
+  if keys is not None:
+    repeats *= stack.most_alike
   if exchange.kind == 'gather':  # nothing is sorted by owner, all fits
     asked = _ask_all(stack, addresses)
     only = Round(
       *(none, none, none, none, asked),
       first=jnp.zeros(1, jnp.int32),
-      last=jnp.full(1, stack.depth),
+      last=jnp.full(1, LAST, jnp.int32),
       more=jnp.zeros(1, bool),
     )
-    return RowRoutes(addresses, none, none, none, only, jnp.zeros(1), repeats)
+    fill = jnp.zeros(1)
+    return RowRoutes(addresses, none, none, none, only, fill, keys, repeats)
   # Those of no row come last and belong to nobody.
   number = jnp.arange(addresses.row.shape[0], dtype=jnp.int32)
-  *ordered, order = lax.sort((*addresses, number), num_keys=2)
-  ordered = Addresses(*ordered)
+  if keys is None:
+    *ordered, order = lax.sort((*addresses, number), num_keys=2)
+    ordered = _Ordered(*ordered, ordered[1])
+  else:
+    device, key, row, order = lax.sort(
+      (addresses.device, keys, addresses.row, number), num_keys=3
+    )
+    ordered = _Ordered(device, row, key)
   rank = jnp.zeros_like(number).at[order].set(number, unique_indices=True)
   owners = jnp.arange(stack.devices + 1, dtype=jnp.int32)
   start = jnp.searchsorted(ordered.device, owners).astype(jnp.int32)
@@ -128,8 +172,9 @@ def route_addresses(
     start[:-1],
     jnp.zeros(1, jnp.int32),
     repeats,
+    keys is not None,
   )
-  return RowRoutes(addresses, order, rank, start, first, fill, repeats)
+  return RowRoutes(addresses, order, rank, start, first, fill, keys, repeats)
 
 
 def visit_in_rounds(
@@ -155,7 +200,9 @@ def visit_in_rounds(
 
   def go_on(state):
     round_, carry = state
-    ordered = Addresses(*(x[routed.order] for x in routed.addresses))
+    device, row = (x[routed.order] for x in routed.addresses)
+    key = row if routed.keys is None else routed.keys[routed.order]
+    ordered = _Ordered(device, row, key)
     following, _ = _ask_owners(
       exchange,
       stack,
@@ -164,6 +211,7 @@ def visit_in_rounds(
       round_.begin + round_.count,
       round_.last,
       routed.repeats,
+      routed.keys is not None,
     )
     return following, visit(following, carry)
 
@@ -209,11 +257,12 @@ def gather_shards(x: jax.Array) -> jax.Array:
 def _ask_owners(
   exchange: Exchange,
   stack: Stack,
-  ordered: Addresses,
+  ordered: _Ordered,
   start,
   begin,
   first,
   repeats: int,
+  is_keyed: bool,
 ) -> tuple[Round, jax.Array]:
   """A round, and the fill that there would be without a division.
 
@@ -223,8 +272,9 @@ def _ask_owners(
     ordered: `[M]` sorted addresses.
     start: `[W + 1]` where those of each owner start.
     begin: `[W]` where in the order the round begins for each owner.
-    first: `[1]` the row of this device where it begins.
-    repeats: how often an address may occur.
+    first: `[1]` the row of this device, or the key, where it begins.
+    repeats: how many addresses of an owner may be alike.
+    is_keyed: whether the ranges of all owners are one range of keys.
   """
   needed, devices = ordered.row.shape[0], stack.devices
   left = start[1:] - begin
@@ -246,16 +296,19 @@ def _ask_owners(
   more = fill > 1
 
   def divide():
-    # For each owner, the row of the first address that finds no room.
-    beyond = ordered.row.at[begin + share].get(mode='clip')
-    beyond = jnp.where(left > share, beyond, stack.depth)
+    # For each owner, the row or key of the first address that finds no room.
+    beyond = ordered.key.at[begin + share].get(mode='clip')
+    beyond = jnp.where(left > share, beyond, LAST)
     last = lax.all_to_all(beyond, AXES, 0, 0, tiled=True)
     last = jnp.min(last, keepdims=True)
     if is_ragged:
-      last = jnp.where(arriving <= room, stack.depth, last)
+      last = jnp.where(arriving <= room, LAST, last)
+    if is_keyed:
+      last = lax.pmin(last, AXES)
     until = lax.all_gather(last, AXES, tiled=True)
     # Of each owner, those up to here are the first ones.
-    is_before = ordered.row < until[jnp.minimum(ordered.device, devices - 1)]
+    of_owner = until[jnp.minimum(ordered.device, devices - 1)]
+    is_before = (ordered.key < of_owner) | (of_owner == LAST)
     before = jnp.cumsum(jnp.pad(is_before, (1, 0)), dtype=jnp.int32)[start]
     count = start[:-1] + before[1:] - before[:-1] - begin
     asked = (
@@ -263,7 +316,7 @@ def _ask_owners(
     )
     return count, asked, last
 
-  count, asked_count, last = left, coming, jnp.full(1, stack.depth)
+  count, asked_count, last = left, coming, jnp.full(1, LAST, jnp.int32)
   if _may_divide(exchange, needed, devices, repeats):
     count, asked_count, last = lax.cond(
       more[0], divide, lambda: (left, coming, last)

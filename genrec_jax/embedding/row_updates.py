@@ -19,7 +19,7 @@ from genrec_jax.embedding import row_exchange, row_settings
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import Addresses, Stack, StackLayout
 from genrec_jax.embedding.row_optimizers import RowOptimizerLike
-from genrec_jax.embedding.row_routes import route_addresses
+from genrec_jax.embedding.row_routes import make_keys, route_addresses
 from genrec_jax.features import TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 from pallas_kernels import MergedRows
@@ -104,7 +104,7 @@ class RowUpdates:
         grads=merged.grads * jnp.float32(self.layout.plan.replicas)
       )
       # Before the rows move: the optimizer needs the norm of the whole row.
-      if name in self._cut_rows:
+      if name in self.cut_rows:
         of_rows['row_squares'] = self._row_squares(name, merged)
     array, slots = row_settings.move_rows(
       moved.array,
@@ -123,7 +123,7 @@ class RowUpdates:
     return Moved(array, slots, marks, square)
 
   @functools.cached_property
-  def _cut_rows(self) -> set[str]:
+  def cut_rows(self) -> set[str]:
     """Stacks with pieces of rows whose optimizer looks at whole rows."""
     return {
       stack.name
@@ -135,21 +135,23 @@ class RowUpdates:
   def _row_squares(self, name: str, merged: MergedRows) -> jax.Array:
     """Mean squares of the gradients of rows with pieces on several devices.
 
-    Each piece sends its part of the sum of squares to the first piece of the
-    row, and gets the whole back.
+    Each piece sends its part of the sum of squares to a device that adds them
+    up, and gets the whole back. All pieces of a row are here in this round.
     """
-    stack = self.layout.stacks[name]
-    # Which row of which table each of the moved rows is a piece of.
-    number, ids = stack.identify(lax.axis_index(GROUP), merged.ids)
+    stack, me = self.layout.stacks[name], lax.axis_index(GROUP)
+    number, _ = stack.identify(me, merged.ids)
     pieces = [self.layout.pieces[p.table] for p in stack.pieces]
-    home = Addresses(
-      jnp.full_like(merged.ids, stack.devices), jnp.zeros_like(merged.ids)
+    first = stack.find_first(me, merged.ids)
+    # Not where the first piece lies: those of a table may lie on one device,
+    # to which each of the others would have to send all that it has. The
+    # number of the row says how much further it is, so that rows that begin on
+    # several devices do not meet.
+    turn = make_keys(first) % stack.devices
+    real = first.device < stack.devices
+    device = jnp.where(
+      real, (first.device + turn) % stack.devices, first.device
     )
-    for i, of_table in enumerate(pieces):
-      first = stack.locate(of_table[0], ids)
-      home = Addresses(
-        *(jnp.where(number == i, *x) for x in zip(first, home, strict=True))
-      )
+    home = Addresses(device, first.row)
     squares = jnp.sum(jnp.square(merged.grads), axis=1, keepdims=True)
     # Exact numbers, whatever format the rows travel in.
     plain = Exchange(self.exchange.kind, self.exchange.capacity)

@@ -297,10 +297,22 @@ def pooling_rule(
     raise ConfigError(
       f'parallel.pool is {p.pool!r}, must be one of {pooling.POOLS}'
     )
+  pool = p.pool
+  if p.determinism == 'mesh_invariant' and p.scheme == AUTO and not p.plan:
+    # The planner takes other schemes on other meshes, and not all of them allow
+    # sums.
+    if pool == pooling.SUMS:
+      raise ConfigError(
+        "parallel.pool='sums' and parallel.scheme='auto' contradict each other "
+        "for parallel.determinism='mesh_invariant': the planner gives a table "
+        'other schemes on other meshes, of which only some allow sums; set '
+        "parallel.pool='rows' or a scheme, such as 'table_wise'"
+      )
+    pool = pooling.ROWS
   exchange = Exchange(
     **p.exchange.to_dict(), formats=extend_formats(extensions.formats)
   )
-  return planner.PoolingRule(p.pool, exchange, p.determinism)
+  return planner.PoolingRule(pool, exchange, p.determinism)
 
 
 def expected_loads(

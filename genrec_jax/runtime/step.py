@@ -125,7 +125,8 @@ def make_step(
       )
     )(cut_microbatches(batch, microbatches))
     rows, id_states = id_map.assign(id_states, reads)
-    return route_reads(task, tables, reads, rows, blocks), id_states
+    routed = route_reads(task, tables, reads, rows, blocks if ordered else 0)
+    return routed, id_states
 
   def fetch(state, routed):
     return tables.fetch(
@@ -179,7 +180,9 @@ def make_step(
       routed.rows | routed.routes.index,
     )
     if ordered:
-      sums, *rest, grads, row_grads = jax.lax.map(run_microbatch, each)
+      sums, *rest, grads, row_grads = _map_blocks(
+        run_microbatch, each, microbatches, state.step
+      )
       sums, grads = _sum_in_order(collectives.gather((sums, grads)))
       # Each microbatch has gradients of its own rows; the sums add zeros.
       rest, row_grads = jax.tree.map(
@@ -288,7 +291,7 @@ def route_reads(
   tables,
   reads: Mapping[str, Read],
   rows: Mapping[str, jax.Array],
-  blocks: int = 1,
+  blocks: int = 0,
 ) -> StepRoutes:
   """Routes what a batch of P microbatches reads.
 
@@ -390,6 +393,39 @@ def _add_l2_gradients(
 
   trained = {name: trained[name] for name in grads}
   return jax.tree_util.tree_map_with_path(add_pull, grads, trained)
+
+
+def _map_blocks(run, blocks, count: int, step: jax.Array):
+  """`lax.map`, by the same program of a block however many there are.
+
+  XLA would take a loop over one block apart, join what is in it with what is
+  around it, and round otherwise than in the loop over several.
+
+  Args:
+    run: what is done with a block.
+    blocks: `[P, ...]` leaves.
+    count: P.
+    step: a number that is never negative, which XLA does not know.
+  """
+  if count == 1:  # of a single one, XLA would not look up which
+    blocks = jax.tree.map(lambda x: jnp.concatenate([x, x]), blocks)
+
+  def take(i):
+    return jax.tree.map(
+      lambda x: jax.lax.dynamic_index_in_dim(x, i, 0, False), blocks
+    )
+
+  found = jax.eval_shape(run, take(0))
+  found = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), found)
+
+  def add_block(i, found):
+    return jax.tree.map(
+      lambda all_, x: jax.lax.dynamic_update_index_in_dim(all_, x, i, 0),
+      found,
+      run(take(i)),
+    )
+
+  return jax.lax.fori_loop(0, jnp.where(step < 0, 0, count), add_block, found)
 
 
 def _sum_in_order(tree):

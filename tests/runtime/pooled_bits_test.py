@@ -106,7 +106,12 @@ def trained(hosts: int, devices: int, scheme: str, pool: str):
 
 @pytest.mark.parametrize(
   'scheme, pool, taken',
-  [('table_wise', 'auto', 'sums'), ('row_wise', 'rows', 'rows')],
+  [
+    ('table_wise', 'auto', 'sums'),
+    ('row_wise', 'rows', 'rows'),
+    ('data_parallel', 'auto', 'sums'),  # a block on each of eight devices
+    ('auto', 'auto', 'rows'),  # other schemes on other meshes
+  ],
 )
 @pytest.mark.parametrize(
   'hosts, devices',
