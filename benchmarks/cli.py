@@ -1,7 +1,9 @@
 """The command line that all benchmarks share: options, table, result file."""
 
 import argparse
+import json
 import os
+import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -51,6 +53,20 @@ def finish(
     results=args.results or result.RESULTS,
   )
   print(os.path.relpath(path))
+
+
+def read_rows(
+  args: argparse.Namespace, name: str, machine: str = ''
+) -> dict[str, dict]:
+  """The rows that a result file has already, by case; none of a smoke run.
+
+  Without `machine`, JAX says what kind of machine this is.
+  """
+  kind = machine or result.machine_kind()
+  path = pathlib.Path(args.results or result.RESULTS, kind, f'{name}.json')
+  if (args.smoke and not args.results) or not path.exists():
+    return {}
+  return {row['case']: row for row in json.loads(path.read_text())['rows']}
 
 
 def table(rows: Sequence[Mapping], columns: Sequence[str]) -> str:

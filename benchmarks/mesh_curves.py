@@ -5,9 +5,10 @@
 
 Four models take 12 steps on one device, and again under every scheme on 2, 4
 and 8 fake devices, with every way of dense parameters and of exchange in turn;
-on 8 also in an order of sums that does not depend on the mesh. What is compared
-is the loss of each step and the norm of its gradient. Ids, bags and labels are
-drawn; HSTU has sequences of its own data set, generated.
+on 8 also in an order of sums that does not depend on the mesh, beside one
+device in that order. What is compared is the loss of each step and the norm of
+its gradient. Ids, bags and labels are drawn; HSTU has sequences of its own data
+set, generated.
 """
 
 import dataclasses
@@ -35,14 +36,14 @@ from genrec_jax.features import (
 )
 from genrec_jax.report.metric_writers import read_jsonl
 from genrec_jax.runtime import measurements
-from genrec_jax.runtime.mesh import MeshRuntime
-from genrec_jax.runtime.single_device import SingleDeviceRuntime
+from genrec_jax.runtime.build import build_runtime
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.tasks.ranking import Ranking
 from genrec_jax.train import loop
 
 STEPS, BATCH = 12, 64
 MEASURED = 'loss', 'grad_norm'
+ORDERS = 'per_mesh', 'mesh_invariant'
 MESHES = {2: (1, 2), 4: (2, 2), 8: (2, 4)}  # devices -> hosts, of a host
 DENSE = 'ddp', 'fsdp', 'hybrid', 'grad_op'
 SIZES = 40, 300, 2_000, 60  # rows of tables; the last two are read by bags
@@ -75,13 +76,13 @@ EPS = 1e-3
 def main(argv: list[str] | None = None) -> None:
   parser = cli.parser('mesh_curves', __doc__)
   parser.add_argument('--models', nargs='+', choices=MODELS, default=MODELS)
+  parser.add_argument('--orders', nargs='+', choices=ORDERS, default=ORDERS)
   args = parser.parse_args(argv)
   if jax.device_count() < max(MESHES):
     cli.fail('needs 8 devices: set JAX_NUM_CPU_DEVICES=8 and NPROC=32')
-  rows = []
   for model in args.models:
     of_model = []
-    for row in compare(model, args.smoke):
+    for row in compare(model, args.orders, args.smoke):
       of_model.append(row)
       print(cli.table([row], COLUMNS), flush=True)
     most = {
@@ -91,18 +92,19 @@ def main(argv: list[str] | None = None) -> None:
       if any(r['order'] == order for r in of_model)
     }
     name = SEQUENCES.get(model) or RANKERS[model][0]
-    rows += of_model
-    rows.append(
-      {'case': model, 'kind': 'model', 'name': name, 'runs': len(of_model)}
-      | most
+    runs = len(list(list_places(ORDERS, args.smoke)))
+    row = {'case': model, 'kind': 'model', 'name': name, 'runs': runs}
+    # What is not measured again stays.
+    before = cli.read_rows(args, 'mesh_curves').get(model, {})
+    cli.finish(
+      args, 'mesh_curves', [*of_model, before | row | most], COLUMNS, NOTES
     )
-    cli.finish(args, 'mesh_curves', rows[-1 - len(of_model) :], COLUMNS, NOTES)
 
 
-def compare(model: str, smoke: bool) -> Iterator[dict]:
+def compare(model: str, orders, smoke: bool) -> Iterator[dict]:
   """A row for each placement of a model."""
   alone = {}
-  for place in list_places(smoke):
+  for place in list_places(orders, smoke):
     order = place.pop('order')
     if order not in alone:
       alone[order] = take_steps(model, {'order': order})
@@ -122,7 +124,7 @@ def compare(model: str, smoke: bool) -> Iterator[dict]:
     }
 
 
-def list_places(smoke: bool) -> Iterator[dict]:
+def list_places(orders, smoke: bool) -> Iterator[dict]:
   """Where tables and layers lie, and how rows travel."""
   turns = zip(
     itertools.cycle(DENSE), itertools.cycle(KINDS), strict=False
@@ -131,11 +133,12 @@ def list_places(smoke: bool) -> Iterator[dict]:
     dense, exchange = next(turns)
     if smoke and (devices, scheme) != (8, 'row_wise'):
       continue
-    yield dict(
-      scheme=scheme, devices=devices, dense=dense, exchange=exchange,
-      order='per_mesh',
-    )  # fmt: skip
-    if devices == 8:
+    if 'per_mesh' in orders:
+      yield dict(
+        scheme=scheme, devices=devices, dense=dense, exchange=exchange,
+        order='per_mesh',
+      )  # fmt: skip
+    if devices == 8 and 'mesh_invariant' in orders:
       yield dict(
         scheme=scheme, devices=devices, dense='ddp', exchange='all_to_all',
         order='mesh_invariant',
@@ -201,8 +204,7 @@ def _train_ranker(model: str, overrides: dict) -> np.ndarray:
     table_update='row_adagrad', init_std=0.1,
   )  # fmt: skip
   tx = optax.adam(1e-3, eps=EPS)
-  runtime = MeshRuntime if 'devices' in overrides else SingleDeviceRuntime
-  runtime = runtime(config, task, tx)
+  runtime = build_runtime(config, task, tx)
   shards = runtime.shards
   state, step = runtime.fresh_state(), runtime.step()
   found = []

@@ -22,7 +22,6 @@ Each plan is in the result file as soon as it is measured; what is there is not
 measured again, unless `--again` is given.
 """
 
-import json
 import multiprocessing
 import os
 import pathlib
@@ -60,7 +59,9 @@ def main(argv: list[str] | None = None) -> None:
   numbers = args.only or range(args.plans)
   if args.smoke:
     numbers, args.repeats = range(2), 2
-  done = {} if args.again else _read_rows(args)
+  # JAX, which could say so, must not begin before it is told of devices.
+  machine = f'cpu{len(os.sched_getaffinity(0))}'
+  done = {} if args.again else cli.read_rows(args, 'plan_costs', machine)
   processes, devices = PARTS[args.part]
   numbers = [n for n in numbers if f'{args.part}/{n}' not in done]
   with tempfile.TemporaryDirectory() as folder:
@@ -270,18 +271,6 @@ def _start_devices(count: int) -> None:
     jax.config.update('jax_num_cpu_devices', count)
   except RuntimeError:
     pass
-
-
-def _read_rows(args) -> dict[str, dict]:
-  """The rows of the result file, by case."""
-  from benchmarks import result
-
-  folder = args.results or result.RESULTS
-  kind = f'cpu{len(os.sched_getaffinity(0))}'
-  path = pathlib.Path(folder, kind, 'plan_costs.json')
-  if (args.smoke and not args.results) or not path.exists():
-    return {}
-  return {row['case']: row for row in json.loads(path.read_text())['rows']}
 
 
 if __name__ == '__main__':

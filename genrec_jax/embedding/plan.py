@@ -14,6 +14,7 @@ which is what those runs did.
 
 import dataclasses
 import json
+import numbers
 import pathlib
 from collections.abc import Mapping
 
@@ -120,6 +121,10 @@ class ShardingPlan:
 
   def __post_init__(self):
     for field in ('hosts', 'devices', 'replicas'):
+      if not _is_whole(getattr(self, field)):
+        raise PlanError(
+          f'a plan for {getattr(self, field)!r} {field}, must be a whole number'
+        )
       if getattr(self, field) < 1:
         raise PlanError(f'a plan for {getattr(self, field)} {field}')
     for name, table in self.tables.items():
@@ -329,6 +334,10 @@ def count_real_rows(rows: int, owners: int, split: str, place: int) -> int:
   return min(max(rows - place * each, 0), each)
 
 
+def _is_whole(number) -> bool:
+  return isinstance(number, numbers.Integral) and not isinstance(number, bool)
+
+
 def _find_fault(plan: ShardingPlan, table: TablePlan) -> str | None:
   """What is wrong with the plan of a table, in words."""
   if table.outside is None and table.scheme not in SCHEMES:
@@ -337,6 +346,10 @@ def _find_fault(plan: ShardingPlan, table: TablePlan) -> str | None:
     return f'{table.scheme!r} is built in, a scheme from outside has its name'
   if table.split not in SPLITS:
     return f'split is {table.split!r}, must be one of {SPLITS}'
+  for field in ('rows', 'dim', 'at'):
+    found = getattr(table, field)
+    if not all(map(_is_whole, found if field == 'at' else (found,))):
+      return f'{field} is {found!r}, must be whole numbers'
   if table.rows < 1 or table.dim < 1:
     return f'{table.rows} rows of width {table.dim}'
   scheme, kind = table.kind, table.kind.at_names

@@ -292,7 +292,10 @@ def _ask_owners(
     arriving = jnp.max(left, keepdims=True)
   # The same on all devices: they branch on it, and a collective that only some
   # of them enter would never end.
-  fill = lax.pmax(arriving.astype(jnp.float32) / room, AXES)
+  fill = arriving.astype(jnp.float32) / room
+  # A float32 may say 1 of what is one more than a large room.
+  fill = jnp.where(arriving > room, jnp.maximum(fill, 1 + 2.0**-20), fill)
+  fill = lax.pmax(fill, AXES)
   more = fill > 1
 
   def divide():

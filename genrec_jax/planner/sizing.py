@@ -7,12 +7,13 @@ written once backward. It bounds a plan from below.
 | seconds of a step | formula |
 |---|---|
 | memory    | 3 b W sum(L D s) / (W memory rate) |
-| injection | (2 b sum(M D s) (W - 1) / W + 2 P s (W - 1) / W) / exchange rate |
+| injection | 2 (W - 1) / W (sum(min(b M, T) D s) + P s) / exchange rate |
 | bisection | what half of the devices send to the other half / its rate |
 | compute   | 3 F b / (peak utilisation) |
 
 L ids and M rows or sums that come back, of an example; P parameters and F flops
-of the dense part. Capacity is a share of what the devices may hold.
+of the dense part. Of a table of T rows, each device may have a copy: it then
+sends the gradients of that. Capacity is a share of what the devices may hold.
 """
 
 import dataclasses
@@ -58,14 +59,19 @@ def size_machine(
   t, world, everyone = topology, topology.group_size, topology.total
   local = batch / everyone
   read = sum(load.ids * load.row_bytes for load in loads)
-  returned = sum(load.values_returned() * load.row_bytes for load in loads)
   gradient = dense.parameters * dense.parameter_bytes
-  exchanged = 2 * local * returned * (world - 1) / world
+  returned = [local * load.values_returned() * load.row_bytes for load in loads]
+  copied = [load.rows * load.row_bytes for load in loads]
+  sent = sum(map(min, returned, copied))
+  exchanged = 2 * sent * (world - 1) / world
   reduced = 2 * gradient * (everyone - 1) / everyone
   # Of what a device sends, all but its own share of one half crosses the cut;
   # a ring of all devices crosses it once each way.
-  crossing = world / 2 * local * returned if world > 1 else 0.0
-  crossing += 2 * gradient if world > 1 else 0.0
+  crossing = 0.0
+  if world > 1:
+    ways = zip(returned, copied, strict=True)
+    crossing = sum(min(world / 2 * x, 2 * copy) for x, copy in ways)
+    crossing += 2 * gradient
   rows = sum(load.bytes_of(load.rows, load.dim) for load in loads)
   budget = max(storage.table_budget(topology, dense), 1)
   return Sizing(

@@ -88,6 +88,7 @@ def build_runtime(
     p.microbatches == 1 and p.determinism == 'per_mesh' and p.pipeline == 'none'
   )
   if _is_one_device(p) and plain:
+    planning.check_one_device(config, task, extensions or Extensions())
     return SingleDeviceRuntime(config, task, tx, extensions, trains=trains)
   return MeshRuntime(config, task, tx, extensions, trains=trains)
 

@@ -13,6 +13,7 @@ from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import single_scheme as schemes_lib
 from genrec_jax.embedding.exchange import Exchange
+from genrec_jax.embedding.scheme import SCHEMES
 from genrec_jax.formatting import format_bytes
 from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.planner import hardware, pooling
@@ -45,7 +46,7 @@ def make_plan(
   """
   p, specs = config.parallel, state_lib.row_specs(task)
   schemes = extensions.schemes
-  check_scheme(p, specs)
+  check_scheme(p, specs, schemes)
   rule = pooling_rule(config, extensions)
   if not p.plan and p.scheme == AUTO:
     work = _describe_work(config, task, mesh_shape, extensions)
@@ -66,10 +67,12 @@ def _load_plan(path: str, specs, mesh_shape: dict, schemes):
     plan = plan_lib.load_plan(path, schemes)
     planned = {name: getattr(plan, name) for name in mesh_shape}
     if planned != mesh_shape:
-      sizes = ', '.join(f'parallel.{k}={n}' for k, n in planned.items())
+      sizes, wanted = (
+        ', '.join(f'parallel.{k}={n}' for k, n in shape.items())
+        for shape in (planned, mesh_shape)
+      )
       raise plan_lib.PlanError(
-        f'{path} is a plan for {sizes}, and the config says '
-        f'{", ".join(map(str, mesh_shape.values()))}'
+        f'{path} is a plan for {sizes}, and the config says {wanted}'
       )
     schemes_lib.require_same_tables(plan, specs)
   except OSError as e:
@@ -130,8 +133,42 @@ def check_parallel(p, shards: int, specs=()) -> None:
     )
 
 
-def check_scheme(p, specs) -> None:
-  """Refuses a scheme that nothing or two things would follow."""
+def check_one_device(
+  config, task, extensions: Extensions = Extensions()
+) -> None:
+  """Refuses places of rows that one device could not follow on a mesh either.
+
+  Args:
+    config: of the experiment, of one device.
+    task: whose tables.
+    extensions: what is used from outside the library.
+  """
+  p, specs = config.parallel, state_lib.row_specs(task)
+  _check_name(p.scheme, extensions.schemes)
+  if p.plan:
+    one = {'replicas': 1, 'hosts': 1, 'devices': 1}
+    _load_plan(p.plan, specs, one, extensions.schemes)
+
+
+def _check_name(scheme: str, schemes) -> None:
+  """Refuses a scheme that there is not."""
+  known = {**SCHEMES, **(schemes or {})}
+  if scheme and scheme != AUTO and scheme not in known:
+    raise ConfigError(
+      f'parallel.scheme is {scheme!r}, must be {AUTO!r} or one of '
+      f'{", ".join(map(repr, known))}'
+    )
+
+
+def check_scheme(p, specs, schemes=None) -> None:
+  """Refuses a scheme that there is not, or nothing or two things would follow.
+
+  Args:
+    p: `config.parallel`.
+    specs: the tables that are updated by rows.
+    schemes: from outside the library, by name.
+  """
+  _check_name(p.scheme, schemes)
   for key in ('scheme', 'plan'):
     if p[key] and not specs:
       raise ConfigError(

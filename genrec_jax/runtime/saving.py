@@ -127,9 +127,15 @@ class Saver(contextlib.AbstractContextManager):
     )
     return dataclasses.replace(state, dirty_rows=dirty_rows)
 
-  def is_publish_step(self, step: int) -> bool:
-    """Whether a step is one to publish."""
-    return self._every > 0 and step > 0 and step % self._every == 0
+  def is_publish_step(self, step: int, ended: bool = False) -> bool:
+    """Whether a step is one to publish; so is the one that ended a run."""
+    return self._every > 0 and step > 0 and (ended or step % self._every == 0)
+
+  def write_plan(self, workdir: pathlib.Path) -> None:
+    """Leaves in the workdir where rows lie, as `parallel.plan` takes it."""
+    plan = self._runtime.plan
+    if plan is not None and plan.tables:
+      (workdir / 'plan.json').write_text(plan.to_json())
 
   def publish(self, step: int, state: TrainState) -> TrainState:
     """Publishes a step.

@@ -39,7 +39,7 @@ from genrec_jax.train.health import Health
 from genrec_jax.train.plateau import lower_rate
 from genrec_jax.train.programs import ProgramCounter
 from genrec_jax.train.renewal import read_rules, renew_evaluations
-from genrec_jax.train.run_facts import PhaseClock
+from genrec_jax.train.run_facts import PhaseClock, describe_parameters
 from genrec_jax.train.settings_checks import (
   check_evaluation,
   check_files,
@@ -197,11 +197,12 @@ def _train_locked(
           experiment.fingerprint(),
         )
       state = replace_weights(state, weights)
-    summary = parameter_summary(experiment)
+    summary = describe_parameters(experiment)
     log('starting from %s: %s', train.init_from or 'scratch', summary)
   with job.fail_together('keeping the vocabularies'):
     if job.is_leader():
       experiment.data.save_for_predicting(workdir)
+      saver.write_plan(workdir)
 
   # ---- Train ----------------------------------------------------------------
   writers = NoMetricWriters()
@@ -312,7 +313,7 @@ def _train_locked(
           state = saver.save(step, state, data=batches, host=run_values)
           best.begin_checkpoint(run_values['best'])
         last_save_step = step
-      if saver.is_publish_step(step):
+      if saver.is_publish_step(step, ending and not is_stopping):
         _raise_if_bad(state)
         health.observe_state(step, state)
         if not health.diverged:
@@ -366,24 +367,6 @@ def _expect_programs(config, batches, steps: int) -> int | None:
     return None
   count = getattr(batches, 'count_programs', None)
   return count and count(steps)
-
-
-def parameter_summary(experiment) -> str:
-  """How many parameters there are, and where, in words."""
-  plan = experiment.runtime.plan
-  tables = []
-  for name, spec in experiment.task.tables().items():
-    tables.append(f'{name} {spec.rows:,} x {spec.dim}')
-    if plan and name in plan.tables:
-      tables[-1] += f' ({plan.tables[name].scheme})'
-  model = experiment.parameters()['model']
-  text = f'{model:,} model parameters, tables: {", ".join(tables)}'
-  if plan:
-    text += (
-      f'; replicas x hosts x devices = {plan.replicas} x {plan.hosts} x '
-      f'{plan.devices}'
-    )
-  return text
 
 
 def _write_measurements(

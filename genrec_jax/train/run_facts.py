@@ -90,3 +90,22 @@ def describe_memory() -> dict[str, int]:
   if 'peak_bytes_in_use' in statistics:
     peaks['device'] = statistics['peak_bytes_in_use']
   return peaks
+
+
+def describe_parameters(experiment) -> str:
+  """How many parameters there are, and where, in words."""
+  plan = experiment.runtime.plan
+  tables = []
+  for name, spec in experiment.task.tables().items():
+    tables.append(f'{name} {spec.rows:,} x {spec.dim}')
+    if plan:
+      held = plan.tables.get(name)
+      tables[-1] += f' ({held.scheme if held else "on every device"})'
+  model = experiment.parameters()['model']
+  text = f'{model:,} model parameters, tables: {", ".join(tables)}'
+  if plan:
+    text += (
+      f'; replicas x hosts x devices = {plan.replicas} x {plan.hosts} x '
+      f'{plan.devices}'
+    )
+  return text

@@ -98,3 +98,12 @@ def test_copies_travel_as_rows_or_as_tables(length):
   check(plan, [load], Exchange())
   ops = {t.op for t in list_plan(plan, [load], BATCH)}
   assert ('all-to-all' in ops) == (length == 40.0)
+
+
+def test_rounds_of_a_full_device_are_counted():
+  """All that is asked for lies on one of eight, with room for a quarter."""
+  load = Load('clicks', 90_000, 32, features=(Feature(50.0, pooled=False),))
+  for capacity, rounds in ((8.0, 1), (2.0, 4), (1.0, 8)):
+    wire = Wire(Exchange('all_to_all', capacity=capacity), 'cpu')
+    sent = list_plan(place([load], 'table_wise'), [load], 8 * 64, wire)
+    assert {t.rounds for t in sent if t.what == 'rows'} == {rounds}

@@ -6,6 +6,7 @@ import re
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from genrec_jax import config as config_lib
@@ -15,7 +16,7 @@ from genrec_jax.embedding.plan import PlanError
 from genrec_jax.embedding.scheme import ONE, SCHEMES, Scheme
 from genrec_jax.features import ExpectedRead, TableSpec
 from genrec_jax.planner import InsufficientMemory
-from genrec_jax.runtime import planning
+from genrec_jax.runtime import build, planning
 
 SHAPE = {'replicas': 1, 'hosts': 2, 'devices': 4}
 
@@ -131,11 +132,30 @@ def test_a_scheme_from_outside_is_planned_with(config):
   config.parallel.scheme = 'last_device'
   plan = planning.make_plan(config, Shop(), SHAPE, last)
   assert {t.at for t in plan.tables.values()} == {(7,)}
-  with pytest.raises(PlanError, match="scheme is 'last_device', must be one"):
+  with pytest.raises(ConfigError, match="parallel.scheme is 'last_device'"):
     planning.make_plan(config, Shop(), SHAPE)
   config.parallel.update(scheme='auto', topology='h100')
   plan = planning.make_plan(config, Shop(), SHAPE, last)
   assert {t.scheme for t in plan.tables.values()} <= {*SCHEMES, *schemes}
+
+
+def test_one_device_is_told_of_places_that_are_none(config, tmp_path):
+  config.parallel.scheme = 'nonsense'
+  with pytest.raises(ConfigError, match="parallel.scheme is 'nonsense', must"):
+    build.build_runtime(config, Shop(), optax.sgd(0.1))
+  config.parallel.update(scheme='', plan=str(tmp_path / 'none.json'))
+  with pytest.raises(PlanError, match='parallel.plan: .*none.json cannot be'):
+    build.build_runtime(config, Shop(), optax.sgd(0.1))
+
+
+def test_the_planner_takes_rows_where_no_bit_may_depend_on_the_mesh(config):
+  config.parallel.update(scheme='auto', determinism='mesh_invariant')
+  for shape in ({**SHAPE, 'hosts': 1, 'devices': 1}, SHAPE):
+    plan = planning.make_plan(config, Shop(), shape)
+    assert set(plan.pooling.values()) == {'rows'}
+  config.parallel.pool = 'sums'
+  with pytest.raises(ConfigError, match="parallel.pool='sums' and parallel"):
+    planning.make_plan(config, Shop(), SHAPE)
 
 
 def test_the_share_of_distinct_ids_is_of_one_device(config):
@@ -186,7 +206,8 @@ def test_averages_are_one_more_copy_of_what_is_no_table(config, dense, devices):
     (
       lambda text: text.replace('"hosts": 2', '"hosts": 3'),
       'is a plan for parallel.replicas=1, parallel.hosts=3, parallel.devices=4,'
-      ' and the config says 1, 2, 4',
+      ' and the config says parallel.replicas=1, parallel.hosts=2, '
+      'parallel.devices=4',
     ),
     (
       lambda text: text.replace('"items"', '"shops"'),
