@@ -190,12 +190,10 @@ def draw(rows: list[dict]) -> str:
       # The paper's slope through the middle of the fit.
       middle = math.log(ends[0] * ends[1]) / 2
       level = found['a'] - found['b'] * middle
-      line += (
-        paper := [(x, level - PAPER_B * (math.log(x) - middle)) for x in ends]
-      )
+      paper = [(x, level - PAPER_B * (math.log(x) - middle)) for x in ends]
       name = f"the paper's slope, {PAPER_B}"
       series.append(charts.Series(name, paper, 'muted', 'dashes'))
-      heights += [y for _, y in line]
+      heights += [y for _, y in [*line, *paper]]
     room = 0.05 * (max(heights) - min(heights))
     x = chart_files.log_axis(ends, 'PFLOP of the training, C')
     y = linear_axis(min(heights) - room, max(heights) + room)

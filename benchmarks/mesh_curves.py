@@ -16,7 +16,7 @@ import itertools
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import jax
 import numpy as np
@@ -77,7 +77,10 @@ EPS = 1e-3
 def main(argv: list[str] | None = None) -> None:
   parser = cli.parser('mesh_curves', __doc__)
   parser.add_argument('--models', nargs='+', choices=MODELS, default=MODELS)
-  parser.add_argument('--orders', nargs='+', choices=ORDERS, default=ORDERS)
+  parser.add_argument(
+    '--orders', nargs='*', choices=ORDERS, default=ORDERS,
+    help='none: sums up what was measured before',
+  )  # fmt: skip
   args = parser.parse_args(argv)
   if jax.device_count() < max(MESHES):
     cli.fail('needs 8 devices: set JAX_NUM_CPU_DEVICES=8 and NPROC=32')
@@ -86,20 +89,28 @@ def main(argv: list[str] | None = None) -> None:
     for row in compare(model, args.orders, args.smoke):
       of_model.append(row)
       print(cli.table([row], COLUMNS), flush=True)
-    most = {
-      f'{key}{suffix}': max(r[key] for r in of_model if r['order'] == order)
-      for order, suffix in (('per_mesh', ''), ('mesh_invariant', '_invariant'))
-      for key in ('loss_x', 'norm_x')
-      if any(r['order'] == order for r in of_model)
-    }
-    name = SEQUENCES.get(model) or RANKERS[model][0]
-    runs = len(list(list_places(ORDERS, args.smoke)))
-    row = {'case': model, 'kind': 'model', 'name': name, 'runs': runs}
     # What is not measured again stays.
-    before = cli.read_rows(args, 'mesh_curves').get(model, {})
-    cli.finish(
-      args, 'mesh_curves', [*of_model, before | row | most], COLUMNS, NOTES
-    )
+    rows = cli.read_rows(args, 'mesh_curves')
+    rows |= {row['case']: row for row in of_model}
+    last = summarise(model, rows.values())
+    cli.finish(args, 'mesh_curves', [*of_model, last], COLUMNS, NOTES)
+
+
+def summarise(model: str, rows: Iterable[dict]) -> dict:
+  """The largest differences of a model."""
+  own = [r for r in rows if r['case'].startswith(f'{model}/')]
+  most = {}
+  for row in own:
+    end = ''
+    if row['order'] == 'mesh_invariant':
+      # One device cuts no rows, and bits depend on how they are cut.
+      end = '_cut' if SCHEMES[row['scheme']].many_pieces else '_invariant'
+    for key in ('loss_x', 'norm_x'):
+      most[key + end] = max(most.get(key + end, 0.0), row[key])
+  name = SEQUENCES.get(model) or RANKERS[model][0]
+  return {
+    'case': model, 'kind': 'model', 'name': name, 'runs': len(own), **most
+  }  # fmt: skip
 
 
 def compare(model: str, orders, smoke: bool) -> Iterator[dict]:

@@ -96,6 +96,7 @@ SCALE_OUT = {
       ('norm of the gradient', 'norm_x', '.1e'),
       ('loss, mesh_invariant', 'loss_x_invariant', '.1e'),
       ('norm, mesh_invariant', 'norm_x_invariant', '.1e'),
+      ('loss, mesh_invariant and cut into columns', 'loss_x_cut', '.1e'),
     ),
     'where': {'kind': 'model'},
   },

@@ -163,6 +163,11 @@ def test_rows_and_the_picture():
   root = ET.fromstring(gr_scaling.draw(rows))
   drawn = [p.get('class') for p in root.iter(f'{SVG}path')]
   assert drawn.count('curve blue') >= 2
+  # A line of the fit has two ends; the paper's is another.
+  lines = [
+    p.get('d') for p in root.iter(f'{SVG}path') if 'dashes' in p.get('class')
+  ]
+  assert {d.count('L') for d in lines} == {0, 1}
   # One size has no fit, and is drawn nevertheless.
   assert len(gr_scaling.report(make_rows()[:1])) == 1
 
