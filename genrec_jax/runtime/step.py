@@ -180,7 +180,7 @@ def make_step(
       routed.rows | routed.routes.index,
     )
     if ordered:
-      sums, *rest, grads, row_grads = _map_blocks(
+      sums, *rest, grads, row_grads = map_blocks(
         run_microbatch, each, microbatches, state.step
       )
       sums, grads = _sum_in_order(collectives.gather((sums, grads)))
@@ -395,7 +395,7 @@ def _add_l2_gradients(
   return jax.tree_util.tree_map_with_path(add_pull, grads, trained)
 
 
-def _map_blocks(run, blocks, count: int, step: jax.Array):
+def map_blocks(run, blocks, count: int, step: jax.Array):
   """`lax.map`, by the same program of a block however many there are.
 
   XLA would take a loop over one block apart, join what is in it with what is

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -11,6 +12,7 @@ from flax import nnx
 from genrec_jax import config as config_lib
 from genrec_jax.models.batch_norm import BatchNorm
 from genrec_jax.parallel import collectives
+from genrec_jax.runtime import step as step_lib
 from genrec_jax.runtime.mesh import MeshRuntime
 from tests.conformance.task_cases import pack_impressions, rank
 
@@ -85,3 +87,24 @@ def test_running_statistics_are_the_means_of_the_blocks():
   found = sums['running_mean'][...], sums['running_variance'][...]
   np.testing.assert_allclose(-found[0] / weights.sum(), mean, rtol=1e-5)
   np.testing.assert_allclose(1 - found[1] / weights.sum(), variance, rtol=1e-5)
+
+
+@pytest.mark.parametrize('count', [1, 3])
+def test_one_block_is_computed_in_a_loop_as_several_are(count):
+  """Else XLA joins it with what is around it, and rounds in another way."""
+  blocks = {'x': jnp.arange(12.0).reshape(3, 4)[:count]}
+
+  def run(block):
+    return jnp.sum(block['x']), {'double': 2 * block['x']}
+
+  def map_blocks(blocks, number):
+    return step_lib.map_blocks(run, blocks, count, number)
+
+  number = jnp.int32(7)
+  program = jax.jit(map_blocks).lower(blocks, number).compile()
+  assert ' while(' in program.as_text()
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    program(blocks, number),
+    jax.lax.map(run, blocks),
+  )
