@@ -77,8 +77,8 @@ def main(words: list[str], overrides: list[str]) -> None:
       # Of a kind of task from outside, whose keys the saved config may lack.
       kind_of(config, kinds).defaults,
       # A run of a mesh is evaluated and predicts anywhere.
-      on_one_device=FLAGS.mode not in ('train', 'plan')
-      and job.process_count() == 1,
+      forget_mesh=FLAGS.mode not in ('train', 'plan')
+      and (job.process_count() == 1 or _names_mesh(overrides)),
     )
   if FLAGS.mode == 'train':
     from genrec_jax.train import loop
@@ -121,6 +121,13 @@ def main(words: list[str], overrides: list[str]) -> None:
       more['make_runtime'] = make_runtime
     with job.all_or_none('predicting', config.parallel.heartbeat_s):
       kind_of(config, kinds).predict(config, FLAGS.workdir, extensions, **more)
+
+
+def _names_mesh(overrides: list[str]) -> bool:
+  """Whether the command line says how many devices there are."""
+  sizes = ('hosts', 'devices', 'replicas')
+  keys = {override.partition('=')[0] for override in overrides}
+  return bool(keys & {f'parallel.{size}' for size in sizes})
 
 
 def _saved_config() -> pathlib.Path:

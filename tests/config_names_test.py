@@ -109,9 +109,9 @@ def test_a_run_of_a_mesh_is_read_for_one_device(tmp_path):
   path = tmp_path / 'config.json'
   config_lib.save(config_lib.load('quickstart', ['parallel.hosts=2']), path)
   assert config_lib.load_saved(path).parallel.hosts == 2
-  alone = config_lib.load_saved(path, on_one_device=True)
+  alone = config_lib.load_saved(path, forget_mesh=True)
   assert alone.parallel.to_dict() == config_lib.parallel().to_dict()
-  more = config_lib.load_saved(path, ['parallel.hosts=4'], on_one_device=True)
+  more = config_lib.load_saved(path, ['parallel.hosts=4'], forget_mesh=True)
   assert more.parallel.hosts == 4
 
 
@@ -177,5 +177,5 @@ def test_the_scheme_that_every_run_once_had_is_none(tmp_path, saved, scheme):
   assert config_lib.load_saved(path).parallel.scheme == scheme
   chosen = config_lib.load_saved(path, ['parallel.scheme=row_wise'])
   assert chosen.parallel.scheme == 'row_wise'
-  alone = config_lib.load_saved(path, on_one_device=True)
+  alone = config_lib.load_saved(path, forget_mesh=True)
   assert alone.parallel.scheme == ''

@@ -119,7 +119,7 @@ def load_saved(
   overrides: Sequence[str] = (),
   defaults: Defaults | None = None,
   *,
-  on_one_device: bool = False,
+  forget_mesh: bool = False,
 ) -> ConfigDict:
   """Loads the config.json of a run and applies `a.b=value` overrides.
 
@@ -127,15 +127,15 @@ def load_saved(
     path: of the file.
     overrides: keys and their values.
     defaults: as in `comparison.read_config`.
-    on_one_device: whether the devices of the run are left out, because what
-      uses it may run on a smaller machine.
+    forget_mesh: whether `parallel` begins anew, because what uses the run may
+      run on other devices.
 
   Raises:
     ValueError: the file is damaged.
     ConfigError: there is no such key.
   """
   saved = read_config(path, defaults)
-  if on_one_device:
+  if forget_mesh:
     saved['parallel'] = parallel().to_dict()
   elif saved['parallel'].get('scheme') == _FORMER_SCHEME:
     saved['parallel']['scheme'] = ''
