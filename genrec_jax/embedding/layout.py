@@ -221,18 +221,24 @@ class Stack:
 
     These are pieces of one row, and of rows that begin on other devices.
     """
+    numbers = self._first_pieces
+    cut = {p.table for p, n in zip(self.pieces, numbers) if self.pieces[n] != p}
+    counts = {}  # device -> (that of the first piece, table) -> pieces on it
+    for piece, number in zip(self.pieces, numbers, strict=True):
+      if piece.table not in cut:
+        continue
+      for device, first in zip(
+        piece.owners, self.pieces[number].owners, strict=True
+      ):
+        of_device = counts.setdefault(device, {})
+        key = first, piece.table
+        of_device[key] = of_device.get(key, 0) + 1
     most = 1
-    for device in range(self.devices):
-      counts = {}  # (device of the first piece, table) -> pieces here
-      for piece, first in zip(self.pieces, self._first_pieces, strict=True):
-        if device in piece.owners:
-          of_first = self.pieces[first].owners[piece.owners.index(device)]
-          key = of_first, piece.table
-          counts[key] = counts.get(key, 0) + 1
-      by_device = {}
-      for (of_first, _), count in counts.items():
-        by_device[of_first] = max(by_device.get(of_first, 0), count)
-      most = max(most, sum(by_device.values()))
+    for device, of_device in counts.items():
+      alike = {device: 1}  # of rows that begin here, whole ones among them
+      for (first, _), count in of_device.items():
+        alike[first] = max(alike.get(first, 0), count)
+      most = max(most, sum(alike.values()))
     return most
 
   @functools.cached_property

@@ -90,7 +90,16 @@ def count_step(
       exact=True,
     )
   groups = {
-    stack.name: list(_group_pieces(plan, stack, reads, wires))
+    stack.name: list(
+      _group_pieces(
+        plan,
+        stack,
+        reads,
+        wires,
+        # What must travel in the same round needs room in it.
+        stack.most_alike if _exchanges_squares(stack, by_name) else 1,
+      )
+    )
     for stack in laid.stacks.values()
   }
   return Step(plan, laid, by_name, reads, groups)
@@ -134,8 +143,9 @@ def _group_pieces(
   stack: Stack,
   reads: Mapping[str, Reads],
   wires: Mapping[str, Wire],
+  repeats: int,
 ) -> Iterable[Group]:
-  """What travels together of one array; other arguments by table."""
+  """What travels together of one array; reads and wires by table."""
   by_wire = {}
   for piece in stack.pieces:
     by_wire.setdefault(wires[piece.table], []).append(piece)
@@ -147,7 +157,7 @@ def _group_pieces(
         yield _count_sums(plan, stack, spread, entries, wire)
     asking = [p for p in pieces if reads[p.table].rows]
     if asking:
-      yield _count_rows(plan, stack, asking, reads, wire)
+      yield _count_rows(plan, stack, asking, reads, wire, repeats)
 
 
 def _count_sums(plan, stack: Stack, spread: str, entries, wire: Wire) -> Group:
@@ -179,8 +189,9 @@ def _count_rows(
   pieces: Iterable[Piece],
   reads: Mapping[str, Reads],
   wire: Wire,
+  repeats: int,
 ) -> Group:
-  """Rows of these pieces."""
+  """Rows of these pieces; `repeats` as in `Exchange.room`."""
   exchange, n = wire.exchange, plan.group_size
   needed, expected, asked = 0, 0.0, [0.0] * n
   for piece in pieces:
@@ -188,8 +199,8 @@ def _count_rows(
     expected += reads[piece.table].expected
     for device in piece.owners:
       asked[device] += reads[piece.table].expected / len(piece.owners)
-  room = exchange.room(needed, n)
-  total_room = exchange.total_room(needed, n)
+  room = exchange.room(needed, n, repeats)
+  total_room = exchange.total_room(needed, n, repeats)
   fill = max(asked) / room
   if exchange.kind == 'ragged':
     fill = max(asked) * n / total_room

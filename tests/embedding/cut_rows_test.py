@@ -91,10 +91,12 @@ def test_the_first_piece_is_found_from_each():
 def test_rows_alike_are_counted():
   """Pieces of one row, and of rows that begin on several devices."""
   for places, most in (
-    ({'a': (0, 1)}, 1),
+    ({'a': (0,)}, 1),
     ({'a': (5, 5)}, 2),
-    ({'a': (0, 3), 'b': (1, 3)}, 2),  # of first pieces on two devices
-    ({'a': (0, 3), 'b': (0, 3)}, 1),  # behind each other there, and here
+    ({'a': (0, 1)}, 2),  # on 1: a row of its own, and one that begins on 0
+    ({'a': (0, 3), 'b': (0, 3)}, 2),  # behind each other there, and here
+    ({'a': (0, 3), 'b': (1, 3)}, 3),
+    ({'a': (0, 3), 'b': (1, 3), 'c': (2, 3), 'd': (4, 3)}, 5),
   ):
     (stack,) = lay_out(plan_of(places)[1]).stacks.values()
     assert stack.most_alike == most, places

@@ -107,3 +107,17 @@ def test_rounds_of_a_full_device_are_counted():
     wire = Wire(Exchange('all_to_all', capacity=capacity), 'cpu')
     sent = list_plan(place([load], 'table_wise'), [load], 8 * 64, wire)
     assert {t.rounds for t in sent if t.what == 'rows'} == {rounds}
+
+
+@pytest.mark.parametrize('kind', ['all_to_all', 'ragged'])
+def test_pieces_that_travel_together_have_room(kind):
+  """Ten tables that begin on other devices and end on one, read a little."""
+  loads = [
+    Load(f't{i}', 50, 64, features=(Feature(0.25, pooled=False),))
+    for i in range(10)
+  ]
+  tables = {
+    load.name: load.plan('column_wise', (i % 7, 7))
+    for i, load in enumerate(loads)
+  }
+  check(ShardingPlan(tables, 2, 4), loads, Exchange(kind))
