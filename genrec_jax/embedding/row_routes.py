@@ -84,7 +84,8 @@ class RowRoutes:
     first_round: what travels first, and mostly alone.
     fill: `[1]` float32, the largest number of rows asked of one peer, on any
       device, as a share of the room; above 1 is an overflow.
-    keys: `[M]` of the addresses, or None if owners are on their own.
+    keys: `[M]` of the addresses in that order, or None if owners are on their
+      own.
     repeats: how many addresses of an owner may be alike among those of a
       device.
   """
@@ -174,6 +175,7 @@ def route_addresses(
     repeats,
     keys is not None,
   )
+  keys = None if keys is None else ordered.key
   return RowRoutes(addresses, order, rank, start, first, fill, keys, repeats)
 
 
@@ -201,7 +203,7 @@ def visit_in_rounds(
   def go_on(state):
     round_, carry = state
     device, row = (x[routed.order] for x in routed.addresses)
-    key = row if routed.keys is None else routed.keys[routed.order]
+    key = row if routed.keys is None else routed.keys
     ordered = _Ordered(device, row, key)
     following, _ = _ask_owners(
       exchange,
@@ -306,9 +308,10 @@ def _ask_owners(
     last = jnp.min(last, keepdims=True)
     if is_ragged:
       last = jnp.where(arriving <= room, LAST, last)
-    if is_keyed:
-      last = lax.pmin(last, AXES)
     until = lax.all_gather(last, AXES, tiled=True)
+    if is_keyed:
+      last = jnp.min(until, keepdims=True)
+      until = jnp.broadcast_to(last, until.shape)
     # Of each owner, those up to here are the first ones.
     of_owner = until[jnp.minimum(ordered.device, devices - 1)]
     is_before = (ordered.key < of_owner) | (of_owner == LAST)
