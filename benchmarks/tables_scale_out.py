@@ -42,6 +42,19 @@ POLICIES = 'full', 'one_shot', 'consecutive', 'intermittent'
 _DEVICES = (8, 16, 64, 128, 256, 512, 1024)
 
 SCALE_OUT = {
+  'block_norms': {
+    'files': ('cpu2/block_norms',),
+    'columns': (
+      ('model', 'name', ''),
+      ('seeds', 'seeds', 'd'),
+      ('test AUC', 'auc', '.4f'),
+      ('±', 'auc_std', '.4f'),
+      ('log loss', 'logloss', '.4f'),
+      ('±', 'logloss_std', '.4f'),
+      ('training, core-seconds', 'train_core_s', ',.0f'),
+    ),
+    'where': {'kind': 'mean'},
+  },
   'host_step': {
     'files': ('cpu2/host_step',),
     'columns': (
