@@ -42,6 +42,18 @@ POLICIES = 'full', 'one_shot', 'consecutive', 'intermittent'
 _DEVICES = (8, 16, 64, 128, 256, 512, 1024)
 
 SCALE_OUT = {
+  'plan_costs': {
+    'files': ('cpu2/plan_costs',),
+    'columns': (
+      ('machine', 'part', ''),
+      ('plans', 'plans', 'd'),
+      ('step and wall time', 'rank', '.2f'),
+      ('all devices and core-seconds', 'core_rank', '.2f'),
+      ('compute alone', 'compute_rank', '.2f'),
+      ('bytes alone', 'sent_rank', '.2f'),
+    ),
+    'where': {'case': ('devices/rank', 'gloo/rank')},
+  },
   'block_norms': {
     'files': ('cpu2/block_norms',),
     'columns': (
