@@ -7,13 +7,12 @@ finished row is written at once.
 """
 
 import argparse
-import json
 import math
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from benchmarks import cli, result, runs
+from benchmarks import cli, runs
 
 # Fewer candidates of the same test of the stream: 256 of 2,048 that a step
 # draws.
@@ -131,7 +130,11 @@ def sweep(
     may_start: case and rows of runs so far -> whether another run may begin.
   """
   rows: dict[str, dict] = {}
-  before = {} if args.smoke and not args.results else read_rows(args, name)
+  before = {
+    case: row
+    for case, row in cli.read_rows(args, name).items()
+    if row['kind'] == 'run'
+  }
   for case, seed in list_runs(cases, args.only):
     workdir = pathlib.Path(args.runs) / f'{case}_seed{seed}'
     if not runs.ended(workdir) and (
@@ -154,16 +157,6 @@ def sweep(
     }  # fmt: skip
     every = [*(before | rows).values()]
     cli.finish(args, name, [*rows.values(), *report(every)], columns, notes)
-
-
-def read_rows(args: argparse.Namespace, name: str) -> dict[str, dict]:
-  """Case -> row of the runs in the result file of this machine."""
-  results = pathlib.Path(args.results or result.RESULTS)
-  path = results / result.machine_kind() / f'{name}.json'
-  if not path.exists():
-    return {}
-  rows = json.loads(path.read_text())['rows']
-  return {r['case']: r for r in rows if r['kind'] == 'run'}
 
 
 def describe_run(workdir: pathlib.Path) -> dict:

@@ -16,6 +16,7 @@ index d * depth + r in the array of all devices.
 import dataclasses
 import functools
 import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -86,6 +87,23 @@ class Addresses(NamedTuple):
 
   device: jax.Array
   row: jax.Array
+
+
+class _Fields:
+  """What pieces say, `[N]` each: of those with some numbers."""
+
+  def __init__(self, pieces: Sequence[Piece], number: jax.Array):
+    xp = _numpy_of(number)
+
+    def take(values, dtype=xp.int32):
+      return xp.asarray(values, dtype)[number]
+
+    self.count = take([len(p.owners) for p in pieces])
+    self.owner = take([p.owners[0] for p in pieces])
+    self.depth = take([p.depth for p in pieces])
+    self.rows = take([p.rows for p in pieces])
+    self.offset = take([p.offset for p in pieces])
+    self.mod = take([p.split == 'mod' for p in pieces], bool)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,21 +177,14 @@ class Stack:
     number = numbers[run]
     within = rows - starts[run]
 
-    def take_numbers(values, dtype=xp.int32):
-      # Rows that hold nothing have the number -1, which reads the last entry;
-      # what they compute is not used.
-      return xp.asarray(values, dtype)[number]
-
-    count = take_numbers([len(p.owners) for p in self.pieces])
-    depth = take_numbers([p.depth for p in self.pieces])
-    place = device - take_numbers([p.owners[0] for p in self.pieces])
-    mod = take_numbers([p.split == 'mod' for p in self.pieces], bool)
-    ids = xp.where(mod, within * count + place, place * depth + within)
+    # Rows that hold nothing have the number -1, which reads the last piece;
+    # what they compute is not used.
+    of = _Fields(self.pieces, number)
+    place = device - of.owner
+    ids = xp.where(of.mod, within * of.count + place, place * of.depth + within)
     # A run may end before the next one begins, and the last owner of a table
     # may hold fewer rows than the others.
-    real = (within < depth) & (
-      ids < take_numbers([p.rows for p in self.pieces])
-    )
+    real = (within < of.depth) & (ids < of.rows)
     return xp.where(real, number, -1), ids
 
   def find_first(self, device, rows: jax.Array) -> Addresses:
@@ -188,22 +199,13 @@ class Stack:
     """
     xp = _numpy_of(rows)
     number, ids = self.identify(device, rows)
-
-    def of_first(values, dtype=xp.int32):
-      by_number = [values(self.pieces[i]) for i in self._first_pieces]
-      return xp.asarray(by_number, dtype)[number]
-
-    count, depth = (
-      of_first(lambda p: len(p.owners)),
-      of_first(lambda p: p.depth),
-    )
-    mod = of_first(lambda p: p.split == 'mod', bool)
-    place = xp.where(mod, ids % count, ids // depth)
-    within = xp.where(mod, ids // count, ids % depth)
+    of = _Fields([self.pieces[i] for i in self._first_pieces], number)
+    place = xp.where(of.mod, ids % of.count, ids // of.depth)
+    within = xp.where(of.mod, ids // of.count, ids % of.depth)
     real = number >= 0
     return Addresses(
-      xp.where(real, of_first(lambda p: p.owners[0]) + place, self.devices),
-      xp.where(real, of_first(lambda p: p.offset) + within, 0),
+      xp.where(real, of.owner + place, self.devices),
+      xp.where(real, of.offset + within, 0),
     )
 
   @functools.cached_property

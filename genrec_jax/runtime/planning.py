@@ -67,12 +67,9 @@ def _load_plan(path: str, specs, mesh_shape: dict, schemes):
     plan = plan_lib.load_plan(path, schemes)
     planned = {name: getattr(plan, name) for name in mesh_shape}
     if planned != mesh_shape:
-      sizes, wanted = (
-        ', '.join(f'parallel.{k}={n}' for k, n in shape.items())
-        for shape in (planned, mesh_shape)
-      )
       raise plan_lib.PlanError(
-        f'{path} is a plan for {sizes}, and the config says {wanted}'
+        f'{path} is a plan for {describe_mesh(planned)}, and the config says '
+        f'{describe_mesh(mesh_shape)}'
       )
     schemes_lib.require_same_tables(plan, specs)
   except OSError as e:
@@ -314,6 +311,11 @@ def mesh_shape(config) -> dict:
     known = hardware.find_topology(p.topology).devices if p.topology else None
     devices = known or jax.device_count() // (p.replicas * p.hosts)
   return {'replicas': p.replicas, 'hosts': p.hosts, 'devices': devices}
+
+
+def describe_mesh(shape: dict) -> str:
+  """The keys that make such a mesh."""
+  return ', '.join(f'parallel.{key}={size}' for key, size in shape.items())
 
 
 def load_topology(config, shape: dict) -> planner.Topology:

@@ -20,7 +20,7 @@ from genrec_jax.formatting import format_bytes
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import slices
 from genrec_jax.planner import hardware
-from genrec_jax.runtime import optimizer, planning
+from genrec_jax.runtime import planning
 from genrec_jax.runtime.mesh import MeshRuntime
 from genrec_jax.train import experiment
 from pallas_kernels import dispatch
@@ -97,10 +97,7 @@ def compile_step(
     )
   shape = planning.mesh_shape(config)
   devices = _find_devices(name, shape)
-  if optimizer.needs_total(config.optimizer):
-    total = experiment.total_steps(config, data)
-    config = optimizer.resolve_decay(config, total)
-  tx = optimizer.build_optimizer(config.optimizer)
+  config, tx = experiment.build_optimizer(config, data)
   mesh = mesh_lib.arrange(devices, **shape)
   platform, kind = devices[0].platform, devices[0].device_kind
   with dispatch.compiling_for(platform, kind):
@@ -130,7 +127,6 @@ def compile_step(
 def _find_devices(name: str, shape: dict) -> list:
   """As many devices as the mesh has."""
   wanted = math.prod(shape.values())
-  sizes = ', '.join(f'parallel.{k}={n}' for k, n in shape.items())
   if name == HERE:
     found, take = jax.devices(), '--fake_devices, or other sizes'
   elif missing := slices.why_not():
@@ -142,8 +138,8 @@ def _find_devices(name: str, shape: dict) -> list:
       raise ConfigError(f'--compile_for: {e}') from None
   if len(found) < wanted or name != HERE and len(found) != wanted:
     raise ConfigError(
-      f'--compile_for={name} has {len(found)} devices, and {sizes} make '
-      f'{wanted}; take {take}'
+      f'--compile_for={name} has {len(found)} devices, and '
+      f'{planning.describe_mesh(shape)} make {wanted}; take {take}'
     )
   return list(found)[:wanted]
 

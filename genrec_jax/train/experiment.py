@@ -115,9 +115,7 @@ def build_experiment(
   extensions = extensions or Extensions()
   data = load_data(config, workdir, kinds, log, extensions)
   task = _build_task(config, data, extensions)
-  if optimizer.needs_total(config.optimizer):
-    config = optimizer.resolve_decay(config, total_steps(config, data))
-  tx = optimizer.build_optimizer(config.optimizer)
+  config, tx = build_optimizer(config, data)
   runtime = build_runtime(config, task, tx, extensions, trains=trains)
   experiment = Experiment(data, task, tx, runtime, extensions)
   with job.fail_together('comparing the data of the processes'):
@@ -128,6 +126,13 @@ def build_experiment(
         'give all processes the same files in data.path'
       )
   return experiment
+
+
+def build_optimizer(config, data: RunData):
+  """The config with schedules of the run's length, and its optimizer."""
+  if optimizer.needs_total(config.optimizer):
+    config = optimizer.resolve_decay(config, total_steps(config, data))
+  return config, optimizer.build_optimizer(config.optimizer)
 
 
 def total_steps(config, data) -> int:
