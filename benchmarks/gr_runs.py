@@ -135,6 +135,11 @@ def sweep(
     for case, row in cli.read_rows(args, name).items()
     if row['kind'] == 'run'
   }
+
+  def write() -> None:
+    every = [*(before | rows).values()]
+    cli.finish(args, name, [*rows.values(), *report(every)], columns, notes)
+
   for case, seed in list_runs(cases, args.only):
     workdir = pathlib.Path(args.runs) / f'{case}_seed{seed}'
     if not runs.ended(workdir) and (
@@ -155,8 +160,10 @@ def sweep(
       'case': label, 'kind': 'run', 'model': case, 'name': cases[case].name,
       **row,
     }  # fmt: skip
-    every = [*(before | rows).values()]
-    cli.finish(args, name, [*rows.values(), *report(every)], columns, notes)
+    if not args.finished:
+      write()
+  if args.finished and rows:
+    write()
 
 
 def describe_run(workdir: pathlib.Path) -> dict:

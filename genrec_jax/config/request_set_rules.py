@@ -3,6 +3,8 @@
 Beside key_rules.py, which has all other keys.
 """
 
+import dataclasses
+
 from genrec_jax.config.request_sets import KuairandOptions
 from genrec_jax.config.value_rules import Rule, number, some, whole, words
 
@@ -61,6 +63,7 @@ RULES = {
   'data.log.time_unit': words('s', 'ms', 'us', 'ns'),
   'data.log.features': some(_NAME),
   'data.log.candidate_features': some(_NAME),
+  'data.log.request_features': some(_NAME),
   'data.log.items': _TEXT,
   'data.log.items_id': _TEXT,
   'data.log.item_features': some(_NAME),
@@ -90,3 +93,19 @@ RULES = {
   'data.log.header': words('auto', 'yes', 'no', 'true', 'false'),
   'data.log.decimal': words('.', ','),
 }
+
+
+def check_options(section: str, options: object) -> None:
+  """Refuses options of a data set of requests, which a call may set freely.
+
+  Args:
+    section: of `config.data`.
+    options: its class of request_sets.py.
+
+  Raises:
+    ValueError: one has a value of another type or range.
+  """
+  for field in dataclasses.fields(options):
+    key, value = f'data.{section}.{field.name}', getattr(options, field.name)
+    if problem := RULES[key].explain(value):
+      raise ValueError(f'{key} is {value!r}, must be {problem}')

@@ -280,6 +280,9 @@ class LogOptions:
     features: columns of the log that are further features of its items.
     candidate_features: columns that are features of candidates alone, such as
       the place at which something was shown.
+    request_features: columns that are features of a whole request, such as the
+      device; it has those of its first row, and where no column says which
+      rows it has, it ends where one of them changes.
     items: the CSV or Parquet file (or directory) with a row for each item; ''
       has none.
     items_id: its column of the item's id; '' is called as in the log.
@@ -334,6 +337,7 @@ class LogOptions:
   time_unit: str = 's'
   features: tuple[str, ...] = ()
   candidate_features: tuple[str, ...] = ()
+  request_features: tuple[str, ...] = ()
   items: str = ''
   items_id: str = ''
   item_features: tuple[str, ...] = ()

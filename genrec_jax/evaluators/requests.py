@@ -15,7 +15,12 @@ from genrec_jax.tasks import ranking_metrics
 from genrec_jax.tasks.ranking_metrics.intervals import label_intervals
 
 # See `tasks.directions`.
-DIRECTIONS = {**ranking_metrics.DIRECTIONS, 'mse': 'lower', 'mae': 'lower'}
+DIRECTIONS = {
+  **ranking_metrics.DIRECTIONS,
+  'accuracy': 'higher',
+  'mse': 'lower',
+  'mae': 'lower',
+}
 MANY = 16  # so many candidates do not score alike by chance
 
 Batches = Callable[[int, range | None, int], Iterable]
@@ -195,6 +200,16 @@ class RequestEvaluator:
         scores.group,
         [self._task.labels[i] for i in self._binary],
       )
+      values |= ranking_metrics.of_labels(
+        {
+          self._task.labels[i]: {
+            'accuracy': _measure_accuracy(
+              scores.outputs[:, i], scores.labels[:, i], weights
+            )
+          }
+          for i in self._binary
+        }
+      )
     for i in self._numbers:
       error = (scores.outputs[:, i] - scores.labels[:, i]).astype(np.float64)
       suffix = f'/{self._task.labels[i]}'
@@ -221,6 +236,16 @@ class RequestEvaluator:
       labels = candidates.floats.select(self._task.labels)
       scores.append((outputs_of(batch), labels, weights, group, request))
     return self.measure(join_scores(scores, len(self._task.labels)))
+
+
+def _measure_accuracy(logits, labels, weights) -> float:
+  """Share of the labels on whose side of one half the prediction is."""
+  total = weights.sum()
+  return (
+    float(weights @ ((logits >= 0) == (labels > 0.5)) / total)
+    if total
+    else np.nan
+  )
 
 
 def join_scores(batch_scores, labels: int) -> CandidateScores:

@@ -159,6 +159,9 @@ def list_metrics(labels) -> list[str]:
   if binary:
     group = np.zeros(0, np.int32)
     metrics += ranking_metrics.measure_labels(none, none, None, group, binary)
+    metrics += ranking_metrics.of_labels(
+      {name: {'accuracy': 0.0} for name in binary}
+    )
   for name in labels:
     if name in NUMBERS:
       metrics += [f'mse/{name}', f'mae/{name}']

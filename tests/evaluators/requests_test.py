@@ -103,6 +103,18 @@ def test_each_binary_label_has_the_curve_of_its_own_column():
   evaluator.scores = lambda state: CandidateScores(
     outputs.astype(np.float32), labels, weights, rows, rows
   )
+  found = evaluator.measure(evaluator.scores(None))
+  for name, column in (('liked', 0), ('shared', 2)):
+    right = [
+      (output >= 0) == (label == 1)
+      for output, label in zip(outputs[:, column], labels[:, column])
+    ]
+    assert found[f'accuracy/{name}'] == pytest.approx(
+      np.average(right, weights=weights), rel=1e-6
+    )
+  assert found['accuracy'] == pytest.approx(
+    (found['accuracy/liked'] + found['accuracy/shared']) / 2
+  )
   page = evaluator.details(None, types.SimpleNamespace(bins=5), seed=0)
   assert list(page['labels']) == ['liked', 'shared']
   for name, column in (('liked', 0), ('shared', 2)):

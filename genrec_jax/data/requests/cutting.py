@@ -11,11 +11,6 @@ import numpy as np
 
 from genrec_jax.data.requests.requests import EventStore, Requests
 
-# When the candidates of a request are asked for.
-ASKED_AT = ('last_event', 'first_candidate')
-# Where a history ends; see `cut_requests`.
-HISTORIES = ('order', 'before')
-
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
@@ -85,26 +80,17 @@ def cut_requests(
     offsets: `[U + 1]` of the `EventStore`.
     positions: `[C]` int64, the events that are candidates: ascending, but that
       those of a request may have been brought to the first of them.
-    most: candidates of a request.
+    most: candidates of a request, at least one.
     breaks: `[C]` bool, where a candidate must not be asked for together with
       the one before it; those of two users never are.
     moment: `[N]` times of the events; a history then ends before the first
       event of the moment of the first candidate. None ends it right before the
       first candidate, whatever happened in the same moment.
-    min_history: fewest events of a history; requests with fewer are left out.
+    min_history: fewest events of a history, at least one; requests with fewer
+      are left out.
     from_end: a run of candidates is cut from its end, so that the first request
       of it is the one that may be short.
   """
-  if min_history < 1:
-    raise ValueError(
-      f'min_history is {min_history}, and candidates without history cannot be '
-      'scored by it; set it to 1 or more'
-    )
-  if most < 1:
-    raise ValueError(
-      f'candidates is {most}, and a history without candidates asks for '
-      'nothing; set it to 1 or more'
-    )
   user = np.searchsorted(offsets, positions, side='right').astype(np.int32) - 1
   begins = np.ones(len(positions), bool)
   begins[1:] = user[1:] != user[:-1]
@@ -148,10 +134,6 @@ def _go_back(
 
 def find_asking_times(cut: Cut, time: np.ndarray, asked_at: str) -> np.ndarray:
   """`[R]` int64, when the candidates of each request are asked for."""
-  if asked_at not in ASKED_AT:
-    raise ValueError(
-      f'asked_at is {asked_at!r}, must be one of {", ".join(ASKED_AT)}'
-    )
   if asked_at == 'last_event':
     return time[cut.end - 1]
   return time[cut.positions[cut.offsets[:-1]]]
@@ -171,24 +153,6 @@ def order_by_time(cut: Cut, time: np.ndarray) -> Cut:
   return cut.select(np.argsort(asked, kind='stable'))
 
 
-def check_history(history: str) -> bool:
-  """Whether histories end before the moment of the candidates."""
-  if history not in HISTORIES:
-    raise ValueError(
-      f'history is {history!r}, must be one of {", ".join(HISTORIES)}'
-    )
-  return history == 'before'
-
-
-def check_seconds(options: object, *keys: str) -> None:
-  """Refuses options below 0."""
-  for key in keys:
-    if getattr(options, key) < 0:
-      raise ValueError(
-        f'{key} is {getattr(options, key)}; give a number of seconds, or 0'
-      )
-
-
 def make_requests(
   cut: Cut,
   events: EventStore,
@@ -205,7 +169,7 @@ def make_requests(
     cut: where they are.
     events: of all users, with times.
     labels: name -> `[M]` of the candidates.
-    asked_at: one of `ASKED_AT`.
+    asked_at: 'last_event' or 'first_candidate'.
     step: `[R]` of the requests, or None.
     shown: name -> `[N]` rows of features that candidates alone have, of each
       event when it is one.

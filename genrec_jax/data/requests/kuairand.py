@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from genrec_jax.config.loading import hint_nearest
+from genrec_jax.config.request_set_rules import check_options
 from genrec_jax.config.request_sets import KuairandOptions
 from genrec_jax.data import (
   fields,
@@ -83,7 +83,11 @@ def load(
       where and what to change.
   """
   options = options or KuairandOptions()
-  kinds = _check_labels(options.labels)
+  check_options('kuairand', options)
+  kinds = tuple(
+    LabelSpec(name, 'regression' if name == PLAY_TIME else 'binary')
+    for name in options.labels
+  )
   tabs = ('tab', 'candidate_tab', 'request_tab')
   if len(chosen := [name for name in tabs if getattr(options, name)]) > 1:
     raise ValueError(
@@ -91,7 +95,6 @@ def load(
       'candidates and of events, candidate_tab that of candidates, and '
       'request_tab that of requests: set one of them'
     )
-  cutting.check_seconds(options, 'pause_s', 'step_s')
   borders = _read_borders(options)
   version, folder, logs = _find_logs(remote_files.locate(path), options.random)
   features = text.require_file(folder / f'user_features_{version}.csv')
@@ -173,22 +176,6 @@ def load(
     splits=requests,
     vocabs=vocabs | context,
     user_ids=users,
-  )
-
-
-def _check_labels(names: Sequence[str]) -> tuple[LabelSpec, ...]:
-  possible = (*TASKS, PLAY_TIME)
-  if not names:
-    raise ValueError(f'labels is empty; name some of {", ".join(possible)}')
-  for name in names:
-    if name not in possible:
-      raise ValueError(
-        f'labels: {name!r} is none of {", ".join(possible)}'
-        + hint_nearest(name, possible)
-      )
-  return tuple(
-    LabelSpec(name, 'regression' if name == PLAY_TIME else 'binary')
-    for name in names
   )
 
 
@@ -352,7 +339,7 @@ def _cut(offsets, moment, splits, options, tab) -> cutting.Cut:
     np.arange(len(moment)),
     most=options.candidates,
     breaks=breaks,
-    moment=moment if cutting.check_history(options.history) else None,
+    moment=moment if options.history == 'before' else None,
     min_history=options.min_history,
   )
 

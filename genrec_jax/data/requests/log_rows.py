@@ -20,6 +20,7 @@ _MOST_ACTIONS = 31  # bits of an int32 that is not negative
 _SECOND = 10**9
 _LATEST = 9 * _SECOND  # in the year 2255; beyond, nanoseconds have no room
 _EARLIEST = 10 * 365 * 86_400  # in 1979, before anybody kept logs
+_UNITS = {'s': '', 'ms': 'milli', 'us': 'micro', 'ns': 'nano'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +85,13 @@ class LogPlan:
   def codes(self) -> tuple[str, ...]:
     """The columns that are read as texts, that of the user first."""
     o = self.options
-    return (o.user, o.item, *o.features, *o.candidate_features)
+    return (
+      o.user,
+      o.item,
+      *o.features,
+      *o.candidate_features,
+      *o.request_features,
+    )
 
   @property
   def columns(self) -> dict[str, str]:
@@ -93,7 +100,7 @@ class LogPlan:
     for key in ('user', 'item', 'time', 'watch_time', 'weight', 'request'):
       if getattr(o, key):
         found.setdefault(getattr(o, key), f'data.log.{key}')
-    for key in ('features', 'candidate_features'):
+    for key in ('features', 'candidate_features', 'request_features'):
       for name in getattr(o, key):
         found.setdefault(name, f'data.log.{key}')
     for condition in (
@@ -255,9 +262,9 @@ def _read_times(chunk: raw.RawChunk, options: LogOptions):
     raise ValueError(
       f'{chunk.where(at)}, column {options.time!r}: {problem}'
       if problem
-      else f'{chunk.quote_cell(at, options.time, cell)} ({key}) is not '
-      f'{fields.WANTED["time"]}{decimals.hint_comma(cell)}; mend or remove the '
-      'row'
+      else f'{chunk.quote_cell(at, options.time, cell)} ({key}) is not a time '
+      f'({_UNITS[options.time_unit]}seconds since 1970, zero or more, or an '
+      f'ISO date){decimals.hint_comma(cell)}; mend or remove the row'
     )
   late = times.seconds >= _LATEST
   if late.any():

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from genrec_jax.config.request_set_rules import check_options
 from genrec_jax.config.request_sets import MovielensOptions
 from genrec_jax.data import (
   fields,
@@ -97,6 +98,7 @@ def load(
       where and what to change.
   """
   options = options or MovielensOptions()
+  check_options('movielens', options)
   name, layout, ratings = _find_layout(remote_files.locate(path))
   files = [ratings]
   if options.user_features and layout.users:

@@ -34,11 +34,6 @@ def sort_events(
     Ids of the users `[U]`, ascending; `[U + 1]` where the events of each lie;
     and the columns in that order.
   """
-  if duplicates not in equal_events.CHOICES:
-    raise ValueError(
-      f'duplicates is {duplicates!r}, must be one of '
-      f'{", ".join(equal_events.CHOICES)}'
-    )
   users, code = np.unique(user, return_inverse=True)
   order = np.lexsort((moment, code))
   if duplicates == 'drop':

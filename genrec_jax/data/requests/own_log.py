@@ -19,10 +19,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from genrec_jax.config.request_set_rules import check_options
 from genrec_jax.config.request_sets import LogOptions
 from genrec_jax.data import remote_files, source_files
 from genrec_jax.data.quoting import quote
-from genrec_jax.data.requests import cutting, log_files, log_rows
+from genrec_jax.data.requests import (
+  cutting,
+  log_files,
+  log_rows,
+  log_tables,
+)
 from genrec_jax.data.requests.log_rows import LogPlan, LogRows, of_column
 from genrec_jax.data.requests.ordering import sort_events
 from genrec_jax.data.requests.requests import (
@@ -65,31 +71,27 @@ def load(
       where and what to change.
   """
   options = options or LogOptions()
+  check_options('log', options)
   plan = LogPlan.from_options(options)
-  _check_options(plan)
+  _check_names(plan)
   files = log_files.open_files(
     str(path), 'data.path', plan.columns, options, format_
   )
-  items = _open_table(options, 'item')
-  users = _open_table(options, 'user')
+  items = log_tables.open_table(options, 'item')
+  users = log_tables.open_table(options, 'user')
   paths = [x for some in (files, items, users) if some for x in some.paths]
   before = source_files.stat_files(paths)
   rows = log_rows.read_rows(files, plan)
-  of_items = _read_features(items, files, rows, options, 'item')
-  of_users = _read_features(users, files, rows, options, 'user')
+  of_items = log_tables.read_features(items, files, rows, options, 'item')
+  of_users = log_tables.read_features(users, files, rows, options, 'user')
   source_files.check_unchanged(before)
   name = remote_files.locate(path).name
   return _make_dataset(name, path, plan, rows, of_items, of_users)
 
 
-def _check_options(plan: LogPlan) -> None:
+def _check_names(plan: LogPlan) -> None:
+  """Refuses options that contradict each other."""
   o = plan.options
-  cutting.check_seconds(o, 'pause_s', 'step_s')
-  if o.asked_at not in cutting.ASKED_AT:
-    raise ValueError(
-      f'asked_at is {o.asked_at!r}, must be one of '
-      f'{", ".join(cutting.ASKED_AT)}'
-    )
   for what in ('item', 'user'):
     path, names = getattr(o, f'{what}s'), getattr(o, f'{what}_features')
     if bool(path) != bool(names):
@@ -105,14 +107,14 @@ def _check_options(plan: LogPlan) -> None:
       "times (data.log.time=''); set it to 0"
     )
   of_items = [o.item, *o.features, *o.item_features, *o.candidate_features]
-  of_users = [o.user, *o.user_features]
-  for names in (of_items, of_users):
+  of_context = [o.user, *o.user_features, *o.request_features]
+  for names in (of_items, of_context):
     for name in names:
       if names.count(name) > 1:
         raise ValueError(
           f'{name!r} is two features in data.log (features, item_features, '
-          'candidate_features, user_features or an id); name it once, or '
-          'rename one of the columns'
+          'candidate_features, request_features, user_features or an id); name '
+          'it once, or rename one of the columns'
         )
   labels = [x.name for x in (*plan.labels, *plan.regression)]
   for name in (*of_items, *labels):
@@ -121,72 +123,11 @@ def _check_options(plan: LogPlan) -> None:
         f'{name!r} is the name of something else in a request; call the label '
         "another, as in 'NAME: COLUMN', or rename the column of the feature"
       )
-  if both := set(of_items) & set(of_users):
+  if both := set(of_items) & set(of_context):
     raise ValueError(
-      f'{sorted(both)[0]!r} is a feature of users and of items in data.log; '
-      'rename one of the columns'
+      f'{sorted(both)[0]!r} is a feature of items and of users or requests in '
+      'data.log; rename one of the columns'
     )
-
-
-def _open_table(options: LogOptions, what: str) -> log_files.LogFiles | None:
-  """The file of the items or of the users."""
-  path, names = getattr(options, f'{what}s'), f'{what}_features'
-  if not path:
-    return None
-  key = f'data.log.{what}s_id'
-  if not getattr(options, f'{what}s_id'):
-    key = f'data.log.{what}'
-  wanted = {_find_id(options, what): key}
-  wanted |= dict.fromkeys(getattr(options, names), f'data.log.{names}')
-  return log_files.open_files(path, f'data.log.{what}s', wanted, options)
-
-
-def _find_id(options: LogOptions, what: str) -> str:
-  return getattr(options, f'{what}s_id') or getattr(options, what)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Features:
-  """Features of V items or users.
-
-  Attributes:
-    codes: column -> its texts.
-    columns: column -> `[V + 1]` their numbers, by the number of the id.
-  """
-
-  codes: dict[str, log_files.Codes]
-  columns: dict[str, np.ndarray]
-
-
-def _read_features(
-  table_files: log_files.LogFiles | None,
-  files: log_files.LogFiles,
-  rows: LogRows,
-  options: LogOptions,
-  what: str,
-) -> _Features:
-  """What the file of the items or of the users says of those of the log."""
-  if table_files is None:
-    return _Features({}, {})
-  path, column = getattr(options, f'{what}s'), getattr(options, what)
-  table = log_files.read_table(
-    table_files,
-    path,
-    _find_id(options, what),
-    getattr(options, f'{what}_features'),
-  )
-  ids = rows.codes[column].texts[1:]
-  found, missing = table.select(ids)
-  if missing and options.unlisted == 'error':
-    where = log_rows.find_row(files, column, missing[0])
-    raise ValueError(
-      f'{where}: {what} {quote(missing[0])} has no row in {path}, like '
-      f'{len(missing):,} of {len(ids):,} {what}s in all; add it, or set '
-      '--config.data.log.unlisted=missing'
-    )
-  none = np.zeros(1, np.int32)
-  columns = {name: np.concatenate([none, x]) for name, x in found.items()}
-  return _Features(dict(table.codes), columns)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,8 +165,8 @@ def _make_dataset(
   path: object,
   plan: LogPlan,
   rows: LogRows,
-  of_items: _Features,
-  of_users: _Features,
+  of_items: log_tables.Features,
+  of_users: log_tables.Features,
 ) -> RequestDataset:
   """Sorts the rows, cuts requests and encodes values."""
   o = plan.options
@@ -236,6 +177,7 @@ def _make_dataset(
   context_vocabs, context = _encode_users(
     log, rows, of_users, o, parts['train'].user
   )
+  asking_vocabs, asking = _encode_requests(log, rows, o, parts['train'])
   is_event = log.columns['is_event']
   shared = [x for x in encoded if x not in o.candidate_features]
   events = EventStore(
@@ -249,7 +191,10 @@ def _make_dataset(
     name=name,
     spec=RequestSpec(
       items=tuple(describe_feature(x, vocabs[x]) for x in shared),
-      context=tuple(describe_feature(k, v) for k, v in context_vocabs.items()),
+      context=tuple(
+        describe_feature(k, v)
+        for k, v in (context_vocabs | asking_vocabs).items()
+      ),
       actions=tuple((x.name, 1 << i) for i, x in enumerate(plan.actions)),
       labels=(
         *(LabelSpec(x.name) for x in plan.labels),
@@ -264,10 +209,12 @@ def _make_dataset(
     events=events,
     context=context,
     splits={
-      split: _make_requests(log, cut, events, encoded, list(rows.labels), o)
+      split: _make_requests(
+        log, cut, events, encoded, asking, list(rows.labels), o
+      )
       for split, cut in parts.items()
     },
-    vocabs=vocabs | context_vocabs,
+    vocabs=vocabs | context_vocabs | asking_vocabs,
     user_ids=log.user_ids,
   )
 
@@ -313,7 +260,7 @@ def _cut_splits(
   path, log: _Log, o: LogOptions, names: Sequence[str]
 ) -> dict[str, cutting.Cut]:
   """The requests of each split, as positions of rows."""
-  cut = _cut_requests(log, o)
+  cut = _cut_requests(path, log, o)
   # Histories have the rows that are events alone.
   begin = log.offsets[cut.user]
   lengths = log.events_before[cut.end] - log.events_before[begin]
@@ -333,7 +280,7 @@ def _cut_splits(
   return parts
 
 
-def _cut_requests(log: _Log, o: LogOptions) -> cutting.Cut:
+def _cut_requests(path, log: _Log, o: LogOptions) -> cutting.Cut:
   positions = np.flatnonzero(log.columns['is_candidate'])
   moment, most = log.moment, o.candidates
   marks = [log.splits, *([log.steps] if o.step_s else [])]
@@ -341,7 +288,10 @@ def _cut_requests(log: _Log, o: LogOptions) -> cutting.Cut:
     positions, group = _gather_requests(
       log, positions, [log.columns['request'], *marks]
     )
+    _require_one_value(path, log, positions, group, o)
     marks, most = [group], len(positions)
+  else:
+    marks += [log.columns[of_column(x)] for x in o.request_features]
   breaks = np.zeros(len(positions), bool)
   for mark in marks:
     breaks[1:] |= np.diff(mark if o.request else mark[positions]) != 0
@@ -352,7 +302,7 @@ def _cut_requests(log: _Log, o: LogOptions) -> cutting.Cut:
     positions,
     most=most,
     breaks=breaks,
-    moment=moment if cutting.check_history(o.history) else None,
+    moment=moment if o.history == 'before' else None,
   )
 
 
@@ -379,8 +329,34 @@ def _gather_requests(
   return positions[order], group[order]
 
 
+def _require_one_value(
+  path, log: _Log, positions: np.ndarray, group: np.ndarray, o: LogOptions
+) -> None:
+  """Refuses requests whose candidates differ in a feature of requests.
+
+  Args:
+    path: of the log, for messages.
+    log: the rows.
+    positions: `[C]` of the candidates, those of a request side by side.
+    group: `[C]` the number of the request of each.
+    o: the options.
+  """
+  for name in o.request_features:
+    values = log.columns[of_column(name)][positions]
+    differ = (np.diff(values) != 0) & (np.diff(group) == 0)
+    if differ.any():
+      at = positions[np.argmax(differ)]
+      user = np.searchsorted(log.offsets, at, side='right') - 1
+      raise ValueError(
+        f'{path}: a request (data.log.request={o.request!r}) of user '
+        f'{quote(str(log.user_ids[user]))} has rows with several values of '
+        f'{name!r}, which data.log.request_features names; name it in '
+        'data.log.candidate_features, or mend the rows'
+      )
+
+
 def _encode_items(
-  log: _Log, rows: LogRows, of_items: _Features, o: LogOptions
+  log: _Log, rows: LogRows, of_items: log_tables.Features, o: LogOptions
 ) -> tuple[dict[str, Vocab], dict[str, np.ndarray]]:
   """Vocabularies, and `[N]` rows, of the features of candidates."""
   vocabs, encoded = {}, {}
@@ -401,7 +377,7 @@ def _encode_items(
 def _encode_users(
   log: _Log,
   rows: LogRows,
-  of_users: _Features,
+  of_users: log_tables.Features,
   o: LogOptions,
   trained: np.ndarray,
 ) -> tuple[dict[str, Vocab], dict[str, np.ndarray]]:
@@ -427,11 +403,26 @@ def _encode_users(
   return vocabs, context
 
 
+def _encode_requests(
+  log: _Log, rows: LogRows, o: LogOptions, trained: cutting.Cut
+) -> tuple[dict[str, Vocab], dict[str, np.ndarray]]:
+  """Vocabularies, and `[N]` rows, of the features of requests."""
+  vocabs, encoded = {}, {}
+  for name in o.request_features:
+    codes, values = rows.codes[name], log.columns[of_column(name)]
+    of_trained = values[trained.positions[trained.offsets[:-1]]]
+    counts = np.bincount(of_trained, minlength=len(codes.texts))
+    vocabs[name], table = codes.make_vocab(counts)
+    encoded[name] = table[values]
+  return vocabs, encoded
+
+
 def _make_requests(
   log: _Log,
   cut: cutting.Cut,
   events: EventStore,
   encoded: dict[str, np.ndarray],
+  asking: dict[str, np.ndarray],
   labels: Sequence[str],
   o: LogOptions,
 ) -> Requests:
@@ -452,4 +443,5 @@ def _make_requests(
     weight=log.columns['weight'][positions] if o.weight else None,
     time=time,
     step=log.steps[first] if o.step_s else None,
+    context={name: x[first] for name, x in asking.items()},
   )

@@ -10,6 +10,7 @@ from genrec_jax.config.request_sets import StreamOptions
 from genrec_jax.data.requests import datasets, request_files
 from genrec_jax.data.requests.requests import RequestDataset
 from genrec_jax.data.requests.streaming import generate_requests
+from genrec_jax.formatting import format_bytes
 
 FORMAT = 1  # of what is made; another number makes everything anew
 
@@ -76,6 +77,7 @@ def load(
   directory = pathlib.Path(cache) / f'{cfg.name}-{digest}'
   if not directory.exists():
     log(f'making requests of {cfg.name} in {directory}')
+    _mention_others(directory, cfg.name, log)
     if dataset is None:
       dataset = SETS[cfg.name](cfg.path, options)
     try:
@@ -84,6 +86,20 @@ def load(
       raise ValueError(f'{source}: {e}') from None
   remedy = f'remove {directory}, and it is made again'
   return request_files.open_requests(directory, remedy)
+
+
+def _mention_others(
+  directory: pathlib.Path, name: str, log: Callable[[str], None]
+) -> None:
+  """Says what lies in the cache already: a changed file leaves a copy."""
+  others = [d for d in directory.parent.glob(f'{name}-*') if d.is_dir()]
+  if others:
+    size = sum(f.stat().st_size for d in others for f in d.glob('*'))
+    log(
+      f'{directory.parent} has {len(others)} more of {name} '
+      f'({format_bytes(size)}), of other options or of files as they were; '
+      'remove what no run needs'
+    )
 
 
 def find_time_unit(cfg) -> str:

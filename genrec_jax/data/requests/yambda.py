@@ -27,7 +27,7 @@ import pathlib
 
 import numpy as np
 
-from genrec_jax.config.loading import hint_nearest
+from genrec_jax.config.request_set_rules import check_options
 from genrec_jax.config.request_sets import YambdaOptions
 from genrec_jax.data import remote_files, source_files
 from genrec_jax.data.requests import cutting, rows, yambda_files
@@ -38,12 +38,9 @@ from genrec_jax.data.requests.requests import (
 )
 from genrec_jax.data.requests.yambda_files import (
   BITS,
-  FILES,
   ITEM,
-  LISTEN,
   LISTEN_BITS,
   LISTENED,
-  SOURCES,
   TIME,
   USER,
 )
@@ -64,7 +61,7 @@ def load(
       where and what to change.
   """
   options = options or YambdaOptions()
-  _check_options(options)
+  check_options('yambda', options)
   files = yambda_files.find_files(remote_files.locate(path), options)
   before = source_files.stat_files(files.values())
   columns = yambda_files.read_files(files, options)
@@ -110,25 +107,6 @@ def load(
     vocabs={ITEM: tracks, USER: known},
     user_ids=users,
   )
-
-
-def _check_options(options: YambdaOptions) -> None:
-  possible = [name for name in FILES if name != LISTEN]
-  for name in options.feedback:
-    if name not in possible:
-      raise ValueError(
-        f'feedback: {name!r} is none of {", ".join(possible)}'
-        + hint_nearest(name, possible)
-      )
-  if options.source not in SOURCES:
-    raise ValueError(
-      f'source is {options.source!r}, must be one of {", ".join(SOURCES)}'
-    )
-  cutting.check_seconds(
-    options, 'valid_s', 'gap_s', 'train_s', 'step_s', 'pause_s'
-  )
-  if options.test_s < 1:
-    raise ValueError(f'test_s is {options.test_s}; give a number of seconds')
 
 
 def _find_users(uid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -196,7 +174,7 @@ def _cut_split(
     positions,
     most=options.candidates,
     breaks=_find_breaks(time[positions], options),
-    moment=time if cutting.check_history(options.history) else None,
+    moment=time if options.history == 'before' else None,
     min_history=options.min_history,
   )
   latest = f'at {time.max():,}' if len(time) else 'missing'

@@ -37,7 +37,6 @@ FILES = {
   'undislike': 'undislikes.parquet',
 }
 _ALL = 'multi_event.parquet'
-SOURCES = ('auto', 'multi_event', 'listens')
 _LARGEST = np.iinfo(np.uint32).max
 _LATEST = np.iinfo(np.int32).max  # so that steps and ages have room
 

@@ -301,8 +301,8 @@ def test_data_that_give_no_request(tmp_path):
   write(tmp_path, 'ml-latest', make_ratings(0, counts=[21, 30]))
   with pytest.raises(ValueError, match=r"'train'; lower min_history \(25\)"):
     movielens.load(tmp_path, MovielensOptions(min_history=25))
-  refuse(tmp_path, 'without history', MovielensOptions(min_history=0))
-  refuse(tmp_path, 'without candidates', MovielensOptions(candidates=0))
+  refuse(tmp_path, 'min_history is 0', MovielensOptions(min_history=0))
+  refuse(tmp_path, 'candidates is 0', MovielensOptions(candidates=0))
   refuse(tmp_path, "asked_at is 'now'", MovielensOptions(asked_at='now'))
   refuse(tmp_path, "duplicates is 'no'", MovielensOptions(duplicates='no'))
   refuse(tmp_path, 'min_count is 0', MovielensOptions(min_count=0))

@@ -109,8 +109,13 @@ def test_a_bad_cell_is_named(tmp_path, name, value, message):
     ({'asked_at': 'noon'}, "asked_at is 'noon', must be one of"),
     ({'duplicates': 'all'}, "duplicates is 'all', must be one of"),
     ({'history': 'all'}, "history is 'all', must be one of"),
-    ({'pause_s': -1}, 'pause_s is -1; give a number of seconds, or 0'),
-    ({'header': 'perhaps'}, "data.header is 'perhaps', must be one of"),
+    ({'pause_s': -1}, 'pause_s is -1, must be at least 0'),
+    ({'pause_s': '60'}, "pause_s is '60', must be a whole number"),
+    ({'labels': 'click'}, "labels is 'click', must be several values"),
+    ({'request_features': ('click', 'click')}, "'click' is two features in"),
+    ({'request': 'user', 'request_features': ('click',)}, "'user'. of "
+     "user '.*' has rows with several values of 'click', which data.log.req"),
+    ({'header': 'perhaps'}, "data.log.header is 'perhaps', must be one of"),
   ],
 )  # fmt: skip
 def test_options_that_cannot_be_are_refused(tmp_path, options, message):

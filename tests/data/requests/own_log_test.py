@@ -46,6 +46,7 @@ OPTIONS = {
   ),
   'requests': LogOptions(
     **CLICK, request='page', valid_from='', test_from='.7',
+    request_features=('device',),
   ),
   'requests_order': LogOptions(
     **CLICK, request='page', history='order', step_s=86_400,
@@ -55,7 +56,7 @@ OPTIONS = {
   ),
   'events_alone': LogOptions(
     **CLICK, candidate_if='event == view', candidates=4, pause_s=60,
-    weight='weight',
+    weight='weight', request_features=('device', 'size'),
   ),
   'steps': LogOptions(
     **CLICK, step_s=3_600, duplicates='drop', candidates=1,
@@ -250,7 +251,7 @@ def test_what_was_made_is_found_until_a_file_changes(tmp_path):
   assert len(told) == 1 and one.fingerprint() == other.fingerprint()
   items.write_text(items.read_text() + '77,,new\n')
   load_it()
-  assert len(told) == 2
+  assert len(told) == 3 and 'has 1 more of csv (' in told[2]
   assert prepared.find_time_unit(config.data) == 'ms'
 
 

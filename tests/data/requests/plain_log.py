@@ -16,9 +16,14 @@ from tests.data.requests import plain_requests as plain
 
 NAMES = (
   'user_id item at click stars event secs seen page genre size weight kept '
-  'shown'
+  'shown device'
 ).split()
 START = 1_700_000_000
+DEVICES = ('tv', '', 'phone')
+
+
+def hash_page(page):
+  return sum(map(ord, page))
 
 
 def make_rows(seed, users=7):
@@ -46,8 +51,11 @@ def make_rows(seed, users=7):
             'weight': draw.choice(['0', '0.5', '2']),
             'kept': draw.choice(['0', '1']),
             'shown': draw.choice(['1', '1', '0']),
+            'device': '',  # of a page, see below
           }
         )
+  for row in rows:
+    row['device'] = DEVICES[hash_page(row['page']) % 3]
   draw.shuffle(rows)
   return rows
 
@@ -158,7 +166,8 @@ def cut_user(some, o):
 
   def breaks(a, b):
     pause = o.pause_s and o.time and b['moment'] - a['moment'] > o.pause_s
-    return pause or a['split'] != b['split'] or a['step'] != b['step']
+    other = any(a[x] != b[x] for x in o.request_features)
+    return pause or other or a['split'] != b['split'] or a['step'] != b['step']
 
   if not o.request:
     return plain.cut(some, asked, breaks, most=o.candidates, history=o.history)
@@ -248,6 +257,17 @@ def describe(rows, o, items=(), users=()):
       context[name] = text
     return context
 
+  firsts = [ahead[0] for _, _, ahead in found['train']]
+
+  def describe_request(user, first):
+    context = describe_user(user)
+    for name in o.request_features:
+      text = plain.encode(first[name], {x[name] for x in firsts})
+      if text not in (plain.MISSING, plain.UNKNOWN):
+        text = read_id({x[name] for x in every}, text)
+      context[name] = text
+    return context
+
   def describe_candidate(event):
     out = {x: describe_value(event, x) for x in (*names, *o.candidate_features)}
     out |= {name_of(x): float(holds(x, event)) for x in o.labels}
@@ -260,7 +280,7 @@ def describe(rows, o, items=(), users=()):
     split: [
       {
         'user': read_id(events, user),
-        'context': describe_user(user),
+        'context': describe_request(user, ahead[0]),
         'history': [
           {x: describe_value(event, x) for x in names}
           | {'action': event['action'], 'time': int(event['moment'])}

@@ -410,12 +410,12 @@ def test_data_that_give_no_request(tmp_path):
     valid_s=0,
   )
   refuse_option("split 'train'; its listens lie from 0 to", last_time=200_000)
-  refuse_option('candidates without history', min_history=0)
-  refuse_option('history without candidates', candidates=0)
-  refuse_option("feedback: 'likes' is none.* mean 'like'", feedback=('likes',))
-  refuse_option("source is 'all', must be one of auto", source='all')
-  refuse_option('test_s is 0; give a number of seconds', test_s=0)
-  refuse_option('gap_s is -1; give', gap_s=-1)
+  refuse_option('min_history is 0, must', min_history=0)
+  refuse_option('candidates is 0, must', candidates=0)
+  refuse_option("feedback is .* mean 'like'", feedback=('likes',))
+  refuse_option("source is 'all', must be one of 'auto'", source='all')
+  refuse_option('test_s is 0, must be at least 1', test_s=0)
+  refuse_option('gap_s is -1, must', gap_s=-1)
   refuse_option("history is 'all'", history='all')
   refuse_option("asked_at is 'now'", asked_at='now')
 
