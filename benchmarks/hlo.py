@@ -1,4 +1,4 @@
-"""The collectives of a compiled program, read from its HLO text.
+"""The collectives and sorts of a compiled program, read from its HLO text.
 
 Counts are per execution of the computation that contains a collective: what is
 in the body of a loop happens once in each iteration, and the text does not say
@@ -39,6 +39,7 @@ _INSTRUCTION = re.compile(
   + '|'.join(sorted(OPS, key=len, reverse=True))
   + r')(-start)?\('
 )
+_SORT = re.compile(r'^\s*(?:ROOT )?%?[\w.\-]+ = (.+?) sort\(')
 _CALLS = re.compile(r'\bcalls=%?([\w.\-]+)')
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
 _ARRAY = re.compile(r'([a-z]\w*)\[([\d,<=]*)\]')
@@ -96,15 +97,10 @@ def find_collectives(compiled) -> list[Collective]:
   beside several fusions on a TPU, of which each repeats it. What stands in a
   fusion belongs to the computation around it.
   """
-  text = compiled if isinstance(compiled, str) else compiled.as_text()
+  text = _text_of(compiled)
   devices = _devices(text)
-  calls, chains, callers, computation = [], set(), {}, ENTRY
-  for line in text.splitlines():
-    if match := _COMPUTATION.match(line):
-      computation = ENTRY if match[1] else match[2]
-      continue
-    for called in _CALLS.findall(line):
-      callers[called] = computation
+  counted, chains = collections.Counter(), set()
+  for line, computation in _list_lines(text):
     if match := _INSTRUCTION.match(line):
       result, op, start = match.groups()
       chain = _CHAIN.search(line)
@@ -112,14 +108,40 @@ def find_collectives(compiled) -> list[Collective]:
         continue
       chains |= {(op, chain[1])} if chain else set()
       shapes = _shapes(result, op, bool(start))
-      calls.append(Collective(op, shapes, _groups(line, devices), computation))
-  counted = collections.Counter()
-  for c in calls:
-    around = c.computation
+      counted[Collective(op, shapes, _groups(line, devices), computation)] += 1
+  return [dataclasses.replace(c, count=n) for c, n in counted.items()]
+
+
+def count_sorted(compiled) -> int:
+  """Entries of all lists that a program sorts, but for those in loops."""
+  total = 0
+  for line, computation in _list_lines(_text_of(compiled)):
+    if computation == ENTRY and (match := _SORT.match(line)):
+      ((_, dims), *_) = _shapes(match[1], 'sort', False)
+      total += math.prod(dims)
+  return total
+
+
+def _text_of(compiled) -> str:
+  return compiled if isinstance(compiled, str) else compiled.as_text()
+
+
+def _list_lines(text: str) -> list[tuple[str, str]]:
+  """Lines and the computations that they belong to, around all fusions."""
+  lines, callers, computation = [], {}, ENTRY
+  for line in text.splitlines():
+    if match := _COMPUTATION.match(line):
+      computation = ENTRY if match[1] else match[2]
+      continue
+    for called in _CALLS.findall(line):
+      callers[called] = computation
+    lines.append((line, computation))
+  found = []
+  for line, around in lines:
     while around in callers:
       around = callers[around]
-    counted[dataclasses.replace(c, computation=around)] += 1
-  return [dataclasses.replace(c, count=n) for c, n in counted.items()]
+    found.append((line, around))
+  return found
 
 
 def sent_bytes(collective: Collective) -> float:

@@ -37,8 +37,8 @@ COLUMNS = (
   'min_core_ms', 'sent_mb',
 )  # fmt: skip
 NOTES = (
-  'predicted_ms: the planner\'s step; predicted_all_ms: compute of all devices '
-  'and what all of them send, which share the cores. Constants of a '
+  'predicted_ms: the planner\'s step; predicted_all_ms: compute, ordering of '
+  'lists and sending of all devices, which share the cores. Constants of a '
   'calibration before. min_*: the least of the repeats.',
   "rank: Spearman's correlation of predicted_ms and min_wall_ms, and of "
   'predicted_all_ms and min_core_ms, over the plans.',
@@ -79,7 +79,10 @@ def main(argv: list[str] | None = None) -> None:
     cli.finish(args, 'plan_costs', [summarise(args.part, own)], RANKS, NOTES)
 
 
-RANKS = ('case', 'plans', 'rank', 'core_rank', 'compute_rank', 'sent_rank')
+RANKS = (
+  'case', 'plans', 'rank', 'core_rank', 'ordering_rank', 'compute_rank',
+  'sent_rank',
+)  # fmt: skip
 
 
 def summarise(part: str, rows: list[dict]) -> dict:
@@ -96,7 +99,8 @@ def summarise(part: str, rows: list[dict]) -> dict:
     'plans': len(rows),
     'rank': rank('predicted_ms', 'min_wall_ms'),
     'core_rank': rank('predicted_all_ms', 'min_core_ms'),
-    # Of the two parts of a prediction alone.
+    # Of the parts of a prediction alone.
+    'ordering_rank': rank('ordering_all_ms', 'min_core_ms'),
     'compute_rank': rank('compute_all_ms', 'min_core_ms'),
     'sent_rank': rank('sent_mb', 'min_core_ms'),
   }
@@ -195,6 +199,7 @@ def measure_plans(process, part, numbers, repeats, smoke, folder):
       'predicted_ms': 1e3 * report.critical_path,
       'predicted_all_ms': 1e3 * report.times.sum(),
       'compute_all_ms': 1e3 * report.times[:, :2].sum(),
+      'ordering_all_ms': 1e3 * report.times[:, 4].sum(),
       'sent_mb': sent / 1e6,
       'min_wall_ms': 1e3 * min(walls[1:]),
       'min_core_ms': 1e3 * core,
@@ -202,6 +207,7 @@ def measure_plans(process, part, numbers, repeats, smoke, folder):
       'repeats': repeats,
       'memory_rate_mb_s': machine.memory_bandwidth / 1e6,
       'exchange_rate_mb_s': machine.intra / 1e6,
+      'sort_rate_m_s': 1e-6 / machine.ordering,
       'load_1min': os.getloadavg()[0],
     }
 

@@ -2,9 +2,10 @@
 
     python -m genrec_jax.planner.calibrate --out machine.json
 
-Rows are looked up and updated as in a training step, a large array is copied,
-and several devices exchange data in the three ways that plans use. This takes
-seconds. The file is a topology, whose name can be used instead of a preset.
+Rows are looked up and updated as in a training step, a large array is copied, a
+list is sorted, and several devices exchange data in the three ways that plans
+use. This takes seconds. The file is a topology, whose name can be used instead
+of a preset.
 
 A CPU that pretends to be several devices has one memory: what is measured is
 divided among them.
@@ -45,6 +46,7 @@ class Bandwidths:
     update: rows and slots of an update, read and written, with merging.
     copy: read and written.
     matmul: floating-point operations a second.
+    sort: entries a second, of pairs of numbers that take a third along.
     exchange: what a device sends in an all_to_all, a psum_scatter and an
       all_gather.
   """
@@ -53,6 +55,7 @@ class Bandwidths:
   update: float
   copy: float
   matmul: float
+  sort: float
   exchange: dict[str, float]
 
 
@@ -95,7 +98,12 @@ def measure_bandwidths(size: int = SIZE, repeats: int = REPEATS) -> Bandwidths:
   side = 1024
   square = jnp.ones((side, side), jnp.bfloat16 if not shared else jnp.float32)
   product = best(jax.jit(lambda x: x @ x), square)
+  keys = ids % 8, ids, jnp.arange(len(ids), dtype=jnp.int32)
+  in_order = best(jax.jit(lambda *x: jax.lax.sort(x, num_keys=2)), *keys)
+  if shared:  # a sort has one thread
+    in_order /= min(devices, len(os.sched_getaffinity(0)))
   return Bandwidths(
+    sort=len(ids) / in_order / share,
     lookup=looked / lookup / share,
     update=2 * distinct * (WIDTH + 1) * 4 / updated / share,
     copy=2 * rows * WIDTH * 4 / copied / share,
@@ -167,6 +175,7 @@ def make_topology(measured: Bandwidths, name: str) -> Topology:
     devices=devices,
     # The way back as measured, in lookups of as many bytes.
     backward=max(0.1, measured.lookup / measured.update),
+    ordering=1 / measured.sort,
     half_penalty=1.0,
     quarter_penalty=1.0,
     least_width=1,
@@ -189,6 +198,7 @@ def report_bandwidths(measured: Bandwidths, topology: Topology) -> str:
     f'row update   {format_bytes(measured.update):>10}/s',
     f'copy         {format_bytes(measured.copy):>10}/s',
     f'matmul       {measured.matmul / 1e9:>8,.1f} GFLOP/s',
+    f'sort         {measured.sort / 1e6:>8,.1f} M entries/s',
   ]
   for name, rate in measured.exchange.items():
     lines.append(f'{name:12} {format_bytes(rate):>10}/s')

@@ -11,6 +11,8 @@ with b examples each, s bytes an element, d columns, c even shares of room:
 | rows            | b W c M / n ids, b W c M d s / n    | as it reads |
 | copies, nothing | b N ids, b N d s                    | b B d       |
 
+Lists that are put in order take `Topology.ordering` an entry (ordering.py).
+
 Every owner of a piece looks up all ids that it is sent, and those of rows that
 lie elsewhere read zeros. A row that is asked for by itself is sought on one of
 its n owners; its buffers are read whole, with their room. The way back takes
@@ -33,7 +35,7 @@ import dataclasses
 from genrec_jax.embedding import copied_tables
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.scheme import Scheme
-from genrec_jax.planner import traffic
+from genrec_jax.planner import ordering, traffic
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.traffic import Reads, Wire
 from genrec_jax.planner.workload import DENSE, Load
@@ -47,6 +49,7 @@ class Cost:
   backward_compute: float = 0.0
   forward_comms: float = 0.0
   backward_comms: float = 0.0
+  ordering: float = 0.0
 
   @property
   def total(self) -> float:
@@ -54,7 +57,7 @@ class Cost:
 
   @property
   def compute(self) -> float:
-    return self.forward_compute + self.backward_compute
+    return self.forward_compute + self.backward_compute + self.ordering
 
   @property
   def comms(self) -> float:
@@ -66,7 +69,7 @@ class Cost:
     )
 
   @property
-  def components(self) -> tuple[float, float, float, float]:
+  def components(self) -> tuple[float, ...]:
     """In the order of the fields."""
     return dataclasses.astuple(self)
 
@@ -98,7 +101,12 @@ def shard_cost(
     owners = scheme.owners(topology.hosts, topology.devices)
     compute = _compute_sharded(load, columns, topology, reads, owners, wire)
   sent = traffic.list_piece(load, scheme, columns, topology, local, wire)
-  return Cost(*compute, *traffic.measure_time(sent, topology))
+  entries = ordering.count_piece(load, scheme, columns, topology, local, wire)
+  return Cost(
+    *compute,
+    *traffic.measure_time(sent, topology),
+    ordering=entries * topology.ordering,
+  )
 
 
 def _compute_sharded(

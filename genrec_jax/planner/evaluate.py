@@ -6,8 +6,14 @@ import numpy as np
 
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.plan import PlanError, ShardingPlan
-from genrec_jax.planner import plan_traffic, sizing, storage, traffic
-from genrec_jax.planner.cost import shard_cost
+from genrec_jax.planner import (
+  ordering,
+  plan_traffic,
+  sizing,
+  storage,
+  traffic,
+)
+from genrec_jax.planner.cost import Cost, shard_cost
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.report import Report, TableLine
 from genrec_jax.planner.traffic import Wire
@@ -24,8 +30,8 @@ def evaluate_plan(
 ) -> Report:
   """Costs of a plan.
 
-  All devices send equally much, as much as the program of the plan makes them
-  send; what they compute depends on what lies on them.
+  All devices send equally much, and put as long lists in order, as the program
+  of the plan makes them; what else they compute depends on what lies on them.
 
   Args:
     plan: made by hand or by `make_plan`.
@@ -37,7 +43,7 @@ def evaluate_plan(
   """
   _require_same_machine(plan, {load.name: load for load in loads}, topology)
   loads = [load.with_pooling(plan.pooling) for load in loads]
-  times = np.zeros((plan.group_size, 4))
+  times = np.zeros((plan.group_size, len(Cost().components)))
   rows, buffers = (np.zeros(plan.group_size, np.int64) for _ in range(2))
   lines = []
   for load in loads:
@@ -58,7 +64,11 @@ def evaluate_plan(
     lines.append(TableLine(*about, row_bytes * count, cost))
   wire = Wire(exchange, topology.platform)
   sent = plan_traffic.list_plan(plan, loads, batch, wire)
-  times[:, 2:] = traffic.measure_time(sent, topology)
+  entries = ordering.count_plan(plan, loads, batch, wire)
+  times[:, 2:] = (
+    *traffic.measure_time(sent, topology),
+    entries * topology.ordering,
+  )
   return Report(
     topology=topology,
     batch=batch,

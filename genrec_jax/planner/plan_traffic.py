@@ -13,7 +13,6 @@ from genrec_jax.embedding import layout
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import Piece, Stack
 from genrec_jax.embedding.plan import ShardingPlan
-from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
 from genrec_jax.embedding.scheme import ALL, HOST, ONE
 from genrec_jax.planner.traffic import (
   ALL_REDUCE,
@@ -40,7 +39,10 @@ class Group:
   Attributes:
     wire: how.
     sent: what a device sends.
-    arrivals: gradients of rows that a device gets, or requests of sums.
+    arrivals: gradients of rows that a device gets in a round, or requests of
+      sums.
+    rounds: in which rows travel, as it is expected.
+    shared: whether several features read one table by sums.
     needed: rows that a device asks for; 0 for sums.
     sums: that a device makes for others; 0 for rows.
   """
@@ -50,6 +52,8 @@ class Group:
   arrivals: int
   needed: int = 0
   sums: int = 0
+  rounds: int = 1
+  shared: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +101,7 @@ def count_step(
         reads,
         wires,
         # What must travel in the same round needs room in it.
-        stack.most_alike if _exchanges_squares(stack, by_name) else 1,
+        stack.most_alike if exchanges_squares(stack, by_name) else 1,
       )
     )
     for stack in laid.stacks.values()
@@ -124,13 +128,9 @@ def list_plan(
     stack = step.laid.stacks[name]
     for group in groups:
       found += group.sent
-    if _exchanges_squares(stack, step.loads):
-      arrived = {}  # those of one exchange are merged
-      for group in groups:
-        arrived.setdefault(group.wire, 0)
-        arrived[group.wire] += group.arrivals
-      for of_wire, arrivals in arrived.items():
-        found += _list_squares(plan, stack, of_wire, arrivals)
+    if exchanges_squares(stack, step.loads):
+      for of_wire, arrivals, rounds in list_arrivals(groups):
+        found += _list_squares(plan, stack, of_wire, arrivals, rounds)
     if plan.replicas > 1:
       found.append(_list_mean(plan, stack, step.loads))
   if step.groups:
@@ -169,7 +169,8 @@ def _count_sums(plan, stack: Stack, spread: str, entries, wire: Wire) -> Group:
     plan, wire, stack.columns, spread, count, ids, bags, weighted
   )
   n = plan.group_size
-  return Group(wire, tuple(sent), n * ids, sums=n * count * bags)
+  shared = len({piece for piece, _ in entries}) < len(entries)
+  return Group(wire, tuple(sent), n * ids, sums=n * count * bags, shared=shared)
 
 
 def _find_fullest(plan, spread, entries) -> tuple[int, int]:
@@ -204,6 +205,7 @@ def _count_rows(
   fill = max(asked) / room
   if exchange.kind == 'ragged':
     fill = max(asked) * n / total_room
+  rounds = max(1, math.ceil(fill - 1e-9))
   sent = list_rows(
     plan,
     wire,
@@ -212,24 +214,39 @@ def _count_rows(
     room,
     total_room,
     expected=expected,
-    rounds=max(1, math.ceil(fill - 1e-9)),
+    rounds=rounds,
   )
   arrivals = {'gather': n * needed, 'all_to_all': n * room}
   return Group(
-    wire, tuple(sent), arrivals.get(exchange.kind, total_room), needed=needed
+    wire,
+    tuple(sent),
+    arrivals.get(exchange.kind, total_room),
+    needed=needed,
+    rounds=rounds,
   )
 
 
-def _exchanges_squares(stack: Stack, loads: Mapping[str, Load]) -> bool:
+def list_arrivals(groups: Iterable[Group]) -> list[tuple[Wire, int, int]]:
+  """(wire, gradients, rounds) of what arrives at an array and is merged."""
+  arrived, rounds = {}, {}
+  for group in groups:
+    # What travels alike is merged together.
+    wire = group.wire
+    arrived[wire] = arrived.get(wire, 0) + group.arrivals
+    rounds[wire] = max(rounds.get(wire, 1), group.rounds)
+  return [(wire, arrived[wire], rounds[wire]) for wire in arrived]
+
+
+def exchanges_squares(stack: Stack, loads: Mapping[str, Load]) -> bool:
   """Whether pieces of a row tell each other the squares of their gradients."""
-  load = loads[stack.pieces[0].table]
-  optimizer = load.outside or ROW_OPTIMIZERS[load.optimizer]
-  return optimizer.needs_row_squares and any(
+  return loads[stack.pieces[0].table].needs_row_squares and any(
     p.columns < loads[p.table].dim for p in stack.pieces
   )
 
 
-def _list_squares(plan, stack, wire: Wire, received: int) -> list[Transfer]:
+def _list_squares(
+  plan, stack, wire: Wire, received: int, rounds: int
+) -> list[Transfer]:
   """The squares of rows that were sent gradients, there and back."""
   plain = Exchange(wire.exchange.kind, wire.exchange.capacity)
   needed, n = min(received, stack.depth), plan.group_size
@@ -240,6 +257,7 @@ def _list_squares(plan, stack, wire: Wire, received: int) -> list[Transfer]:
     needed,
     plain.room(needed, n),
     plain.total_room(needed, n),
+    rounds=rounds,
   )
   return [dataclasses.replace(t, step='backward') for t in sent]
 

@@ -46,7 +46,7 @@ class Report:
     batch: examples of a step on all devices.
     dense: the rest of the model.
     tables: in the order of the plan.
-    times: `[W, 4]` seconds, in the order of `Cost`.
+    times: `[W, 5]` seconds, in the order of `Cost`.
     row_bytes: `[W]` rows and slots.
     buffer_bytes: `[W]` what goes in and out in a step.
     allocated: bytes of the arrays that hold the rows, the same on every device;
@@ -97,8 +97,8 @@ class Report:
   @property
   def critical_path(self) -> float:
     """Longest compute and longest exchange, wherever they are."""
-    compute = self.times[:, :2].sum(axis=1)
-    comms = self.times[:, 2:].sum(axis=1)
+    comms = self.times[:, 2:4].sum(axis=1)
+    compute = self.times.sum(axis=1) - comms
     return float(compute.max() + comms.max())
 
   def __str__(self) -> str:

@@ -8,7 +8,7 @@ from genrec_jax.planner.balance import measure_imbalance
 
 MOST_DEVICES = 8
 # Columns of the report, in the order of `Cost`.
-PARTS = ('lookup', 'update', 'rows', 'gradients')
+PARTS = ('lookup', 'update', 'rows', 'gradients', 'ordering')
 
 
 def render_report(report, top: int) -> str:
@@ -56,7 +56,7 @@ def _format_devices(c) -> list[str]:
     f'{"":>8} {"bytes":>10} {"":>10} {"":>10} {"":>6} {"compute":>21} '
     f'{"exchange of":>21}',
     f'{"device":>8} {"rows":>10} {"filling":>10} {"buffers":>10} {"of it":>6}'
-    + ''.join(f' {part:>10}' for part in PARTS)
+    + ''.join(f' {part:>10}' for part in PARTS[: _count_parts(t)])
     + f' {"step":>10}',
   ]
   order = np.argsort(-c.times.sum(axis=1), kind='stable')
@@ -74,13 +74,20 @@ def _format_devices(c) -> list[str]:
   return lines
 
 
+def _count_parts(topology) -> int:
+  """How many of `PARTS` are shown: the last one if anybody has measured it."""
+  return len(PARTS) if topology.ordering else len(PARTS) - 1
+
+
 def _device_line(name, c, rows, buffers, times) -> str:
   share = (c.allocated + buffers) / c.budget if c.budget > 0 else np.inf
   return (
     f'{name:>8} {format_bytes(rows):>10} '
     f'{format_bytes(c.allocated - rows):>10} {format_bytes(buffers):>10} '
     f'{share:>6.1%}'
-    + ''.join(f' {_format_time(x):>10}' for x in times)
+    + ''.join(
+      f' {_format_time(x):>10}' for x in times[: _count_parts(c.topology)]
+    )
     + f' {_format_time(sum(times)):>10}'
   )
 

@@ -328,11 +328,13 @@ class Reads:
     rows: different rows at most, where rows travel.
     expected: different rows as expected.
     sums: (bags, ids, weighted) of each feature whose sums travel.
+    ids: of the features whose rows travel.
   """
 
   rows: float
   expected: float
   sums: tuple[tuple[float, float, bool], ...]
+  ids: float
 
 
 def count_reads(
@@ -365,7 +367,8 @@ def count_reads(
     else:
       ids_of_rows += ids
   rows = min(ids_of_rows, load.rows)
-  return Reads(rows, min(ids_of_rows * load.distinct, rows), tuple(sums))
+  expected = min(ids_of_rows * load.distinct, rows)
+  return Reads(rows, expected, tuple(sums), ids_of_rows)
 
 
 def round_up(x: float) -> int:

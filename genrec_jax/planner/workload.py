@@ -116,6 +116,13 @@ class Load:
     return any(f.weighted for f in self.features)
 
   @property
+  def needs_row_squares(self) -> bool:
+    """Whether pieces of a row tell each other the squares of gradients."""
+    if self.optimizer == DENSE:
+      return False
+    return (self.outside or ROW_OPTIMIZERS[self.optimizer]).needs_row_squares
+
+  @property
   def choices(self) -> list[Feature]:
     """The features whose rows or sums may travel, as a plan says."""
     return [f for f in self.features if f.pooled and f.name]
