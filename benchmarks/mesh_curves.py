@@ -7,11 +7,15 @@ Four models take 12 steps on one device, and again under every scheme on 2, 4
 and 8 fake devices, with every way of dense parameters and of exchange in turn;
 on 8 also in an order of sums that does not depend on the mesh, beside one
 device with that order and scheme. What is compared is the loss of each step and
-the norm of its gradient. Ids, bags and labels are drawn; HSTU has sequences of
-its own data set, generated.
+the norm of its gradient. In an order of its own, each step of the mesh is also
+taken by one device from the weights of the mesh, and what becomes of them is
+compared: two runs may part where a ReLU turns, and a step has no time for it.
+Ids, bags and labels are drawn; HSTU has sequences of its own data set,
+generated.
 """
 
 import dataclasses
+import functools
 import itertools
 import os
 import pathlib
@@ -21,10 +25,12 @@ from collections.abc import Iterable, Iterator
 import jax
 import numpy as np
 import optax
+from jax.sharding import PartitionSpec
 
 from benchmarks import cli
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
+from genrec_jax.embedding import relayout
 from genrec_jax.embedding.exchange import KINDS
 from genrec_jax.embedding.scheme import SCHEMES
 from genrec_jax.features import (
@@ -45,6 +51,7 @@ STEPS, BATCH = 12, 64
 MEASURED = 'loss', 'grad_norm'
 ORDERS = 'per_mesh', 'mesh_invariant'
 MESHES = {2: (1, 2), 4: (2, 2), 8: (2, 4)}  # devices -> hosts, of a host
+MESH_KEYS = 'hosts', 'devices', 'dense', 'exchange.kind'
 DENSE = 'ddp', 'fsdp', 'hybrid', 'grad_op'
 SIZES = 40, 300, 2_000, 60  # rows of tables; the last two are read by bags
 BAG, NUMBERS = 6, 3
@@ -60,7 +67,7 @@ SEQUENCES = {'hstu': 'HSTU'}
 MODELS = (*RANKERS, *SEQUENCES)
 COLUMNS = (
   'case', 'scheme', 'devices', 'dense', 'exchange', 'loss_x', 'norm_x',
-  'core_s',
+  'weight_x', 'core_s',
 )  # fmt: skip
 NOTES = (
   f'{STEPS} steps of {BATCH} examples, row_adagrad and adam; loss_x, norm_x: '
@@ -68,6 +75,8 @@ NOTES = (
   'invariant: parallel.determinism=mesh_invariant with 8 blocks, beside one '
   'device with the same and the same scheme; its norm is summed in the order '
   'of the mesh.',
+  'weight_x: the largest difference of a weight after a step that one device '
+  'begins with the weights of the mesh, over the largest weight of its array.',
 )
 # Adam's first steps are signs, and where a gradient is rounding, its sign is
 # chance. With this eps steps are smooth in gradients.
@@ -105,8 +114,9 @@ def summarise(model: str, rows: Iterable[dict]) -> dict:
     if row['order'] == 'mesh_invariant':
       # One device cuts no rows, and bits depend on how they are cut.
       end = '_cut' if SCHEMES[row['scheme']].many_pieces else '_invariant'
-    for key in ('loss_x', 'norm_x'):
-      most[key + end] = max(most.get(key + end, 0.0), row[key])
+    for key in ('loss_x', 'norm_x', 'weight_x'):
+      if key in row:
+        most[key + end] = max(most.get(key + end, 0.0), row[key])
   name = SEQUENCES.get(model) or RANKERS[model][0]
   return {
     'case': model, 'kind': 'model', 'name': name, 'runs': len(own), **most
@@ -122,9 +132,9 @@ def compare(model: str, orders, smoke: bool) -> Iterator[dict]:
     same = {'scheme': place['scheme']} if order == 'mesh_invariant' else {}
     key = order, *same.values()
     if key not in alone:
-      alone[key] = take_steps(model, {'order': order, **same})
+      alone[key] = take_steps(model, {'order': order, **same})[0]
     with CoreTimer() as timer:
-      found = take_steps(model, place | {'order': order})
+      found, weights = take_steps(model, place | {'order': order})
     differences = np.abs(found - alone[key]) / np.abs(alone[key])
     loss, norm = differences.max(axis=0).tolist()
     words = place['scheme'], place['devices'], place['dense'], place['exchange']
@@ -135,6 +145,7 @@ def compare(model: str, orders, smoke: bool) -> Iterator[dict]:
       **place,
       'loss_x': loss,
       'norm_x': norm,
+      **({} if weights is None else {'weight_x': weights}),
       'core_s': timer.core_s,
     }
 
@@ -160,8 +171,8 @@ def list_places(orders, smoke: bool) -> Iterator[dict]:
       )  # fmt: skip
 
 
-def take_steps(model: str, place: dict) -> np.ndarray:
-  """`[STEPS, 2]`: loss and norm of the gradient of each step."""
+def take_steps(model: str, place: dict) -> tuple[np.ndarray, float | None]:
+  """`[STEPS, 2]`: loss and norm of the gradient of each step; `weight_x`."""
   overrides = {'determinism': place['order']}
   if place['order'] == 'mesh_invariant':
     overrides['reduction_blocks'] = 8
@@ -176,7 +187,7 @@ def take_steps(model: str, place: dict) -> np.ndarray:
   return take(model, overrides)
 
 
-def _train_sequences(model: str, overrides: dict) -> np.ndarray:
+def _train_sequences(model: str, overrides: dict) -> tuple[np.ndarray, None]:
   """Of a config of the library, which makes its data."""
   del model
   given = [f'parallel.{key}={value}' for key, value in overrides.items()]
@@ -193,17 +204,86 @@ def _train_sequences(model: str, overrides: dict) -> np.ndarray:
     with jax.numpy_dtype_promotion('standard'):  # for optax
       loop.train_and_evaluate(config, workdir, TASK_KINDS)
     lines = read_jsonl(workdir / 'metrics.jsonl')
-  return np.array(
-    [
-      [r['train/loss'], r['train/grad_norm']]
-      for r in lines
-      if 'train/loss' in r
-    ]
+  found = [
+    [r['train/loss'], r['train/grad_norm']] for r in lines if 'train/loss' in r
+  ]
+  return np.array(found), None
+
+
+def _train_ranker(
+  model: str, overrides: dict
+) -> tuple[np.ndarray, float | None]:
+  """Of drawn examples with single ids, bags and numbers."""
+  runtime = _build_ranker(model, overrides)
+  one = None
+  if 'reduction_blocks' in overrides and 'devices' in overrides:
+    alone = {k: x for k, x in overrides.items() if k not in MESH_KEYS}
+    one = _build_ranker(model, alone)
+    its_state, its_step = one.fresh_state(), one.step()
+    copy_weights = _make_copier(runtime, one)
+  state, step = runtime.fresh_state(), runtime.step()
+  found, differences = [], []
+  for number in range(STEPS):
+    batch = draw_batch(number, runtime.shards)
+    if one is not None:
+      its_state = copy_weights(state, its_state)
+      its_state, _ = its_step(its_state, one.put_on_devices(batch))
+    state, _ = step(state, runtime.put_on_devices(batch))
+    if one is not None:
+      wanted = copy_weights(state, its_state)
+      differences.append(_compare_weights(its_state, wanted))
+    sums = jax.device_get(state.metric_sums)
+    found.append([sums[name][0] / sums[name][1] for name in MEASURED])
+    cleared = measurements.clear_sums(state.metric_sums)
+    state = dataclasses.replace(state, metric_sums=cleared)
+  return np.array(found), max(differences, default=None)
+
+
+def _make_copier(runtime, one):
+  """(state of a mesh, state of one device) -> the latter with its weights."""
+  move = jax.shard_map(
+    functools.partial(relayout.move_arrays, runtime.layout, one.layout),
+    mesh=one.mesh,
+    in_specs=PartitionSpec(),
+    out_specs=PartitionSpec(),
+    check_vma=False,
+  )
+  move = jax.jit(move)  # once
+
+  def copy_weights(state, its_state):
+    arrays, slots, params, opt_state = jax.device_get(
+      (state.tables, state.row_opt_state, state.params, state.opt_state)
+    )
+    tables, slots = move(arrays, slots)
+    copied = dataclasses.replace(
+      its_state,
+      tables=tables,
+      row_opt_state=slots,
+      params=params,
+      opt_state=opt_state,
+    )
+    return jax.tree.map(
+      lambda x, like: jax.device_put(x, like.sharding), copied, its_state
+    )
+
+  return copy_weights
+
+
+def _compare_weights(a, b) -> float:
+  """The largest difference, over the largest weight of each array."""
+  pairs = zip(
+    jax.tree.leaves((a.tables, a.params)),
+    jax.tree.leaves((b.tables, b.params)),
+    strict=True,
+  )
+  return max(
+    float(np.abs(x - y).max() / max(np.abs(y).max(), 1e-30))
+    for x, y in jax.device_get(list(pairs))
   )
 
 
-def _train_ranker(model: str, overrides: dict) -> np.ndarray:
-  """Of drawn examples with single ids, bags and numbers."""
+def _build_ranker(model: str, overrides: dict):
+  """The runtime of a model, on the devices that `overrides` name."""
   config = config_lib.ranking()
   config.train.batch_size = BATCH
   config.optimizer.rows.learning_rate = 0.1
@@ -221,18 +301,7 @@ def _train_ranker(model: str, overrides: dict) -> np.ndarray:
     table_update='row_adagrad', init_std=0.1,
   )  # fmt: skip
   tx = optax.adam(1e-3, eps=EPS)
-  runtime = build_runtime(config, task, tx)
-  shards = runtime.shards
-  state, step = runtime.fresh_state(), runtime.step()
-  found = []
-  for number in range(STEPS):
-    batch = runtime.put_on_devices(draw_batch(number, shards))
-    state, _ = step(state, batch)
-    sums = jax.device_get(state.metric_sums)
-    found.append([sums[name][0] / sums[name][1] for name in MEASURED])
-    cleared = measurements.clear_sums(state.metric_sums)
-    state = dataclasses.replace(state, metric_sums=cleared)
-  return np.array(found)
+  return build_runtime(config, task, tx)
 
 
 def draw_batch(seed: int, shards: int) -> Examples:

@@ -49,6 +49,7 @@ SCALE_OUT = {
       ('plans', 'plans', 'd'),
       ('step and wall time', 'rank', '.2f'),
       ('all devices and core-seconds', 'core_rank', '.2f'),
+      ('lists in order alone', 'ordering_rank', '.2f'),
       ('compute alone', 'compute_rank', '.2f'),
       ('bytes alone', 'sent_rank', '.2f'),
     ),
