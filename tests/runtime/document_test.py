@@ -1,0 +1,20 @@
+"""The loop on the page about runtimes learns alike on one device and on eight."""
+
+import pathlib
+import re
+
+import pytest
+
+PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'reference' / 'runtime.md'
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+def test_the_loop_on_the_page_prints_what_the_page_says(capsys, devices):
+  code, printed = re.findall(
+    r'^```(?:python|text)\n(.*?)^```$', PAGE.read_text(), re.M | re.S
+  )
+  one = 'config.parallel.devices = 1 '
+  assert one in code
+  code = code.replace(one, one.replace('1', str(devices)))
+  exec(compile(code, str(PAGE), 'exec'), {})
+  assert capsys.readouterr().out == printed
