@@ -30,6 +30,8 @@ import tempfile
 
 import numpy as np
 
+# Of two processes, each would start collectives in an order of its own.
+KEEP_ORDER = '--xla_cpu_enable_concurrency_optimized_scheduler=false'
 PARTS = {'devices': (1, 8), 'gloo': (2, 2)}  # processes, devices of each
 HOSTS = 2
 COLUMNS = (
@@ -252,6 +254,7 @@ def _in_processes(count: int, devices: int, ask):
 
 def _run_process(process, count, devices, address, ask, rows) -> None:
   """One process of the job."""
+  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {KEEP_ORDER}'
   _start_devices(devices)
   import jax
 

@@ -123,6 +123,7 @@ SCALE_OUT = {
       ('loss, mesh_invariant', 'loss_x_invariant', '.1e'),
       ('norm, mesh_invariant', 'norm_x_invariant', '.1e'),
       ('loss, mesh_invariant and cut into columns', 'loss_x_cut', '.1e'),
+      ('weights after a step, the same', 'weight_x_cut', '.1e'),
     ),
     'where': {'kind': 'model'},
   },
