@@ -1,4 +1,4 @@
-"""The loop on the page about runtimes: one device and eight print the same."""
+"""The loop on the page about runtimes: one device and eight print alike."""
 
 import pathlib
 import re
