@@ -123,6 +123,13 @@ def _check_names(plan: LogPlan) -> None:
         f'{name!r} is the name of something else in a request; call the label '
         "another, as in 'NAME: COLUMN', or rename the column of the feature"
       )
+  told = {x.column for x in (*plan.labels, *plan.regression)}
+  if both := told & set(o.request_features):
+    raise ValueError(
+      f'{sorted(both)[0]!r} is predicted (data.log.labels or '
+      'data.log.regression) and would be known as one of '
+      'data.log.request_features; take it out of one of them'
+    )
   if both := set(of_items) & set(of_context):
     raise ValueError(
       f'{sorted(both)[0]!r} is a feature of items and of users or requests in '

@@ -113,7 +113,9 @@ def test_a_bad_cell_is_named(tmp_path, name, value, message):
     ({'pause_s': '60'}, "pause_s is '60', must be a whole number"),
     ({'labels': 'click'}, "labels is 'click', must be several values"),
     ({'request_features': ('click', 'click')}, "'click' is two features in"),
-    ({'request': 'user', 'request_features': ('click',)}, "'user'. of "
+    ({'request_features': ('click',)}, "'click' is predicted .* be known as"),
+    ({'request': 'user', 'request_features': ('click',),
+      'labels': ('liked: stars >= 4',)}, "'user'. of "
      "user '.*' has rows with several values of 'click', which data.log.req"),
     ({'header': 'perhaps'}, "data.log.header is 'perhaps', must be one of"),
   ],
