@@ -101,7 +101,7 @@ def shard_cost(
     owners = scheme.owners(topology.hosts, topology.devices)
     compute = _compute_sharded(load, columns, topology, reads, owners, wire)
   sent = traffic.list_piece(load, scheme, columns, topology, local, wire)
-  entries = ordering.count_piece(load, scheme, columns, topology, local, wire)
+  entries = ordering.count_piece(load, scheme, columns, topology, reads, wire)
   return Cost(
     *compute,
     *traffic.measure_time(sent, topology),

@@ -63,8 +63,8 @@ def evaluate_plan(
     about = load.name, load.rows, load.dim, table.scheme, table.at
     lines.append(TableLine(*about, row_bytes * count, cost))
   wire = Wire(exchange, topology.platform)
-  sent = plan_traffic.list_plan(plan, loads, batch, wire)
-  entries = ordering.count_plan(plan, loads, batch, wire)
+  step = plan_traffic.count_step(plan, loads, batch, wire)
+  sent, entries = plan_traffic.list_step(step), ordering.count_step(step, wire)
   times[:, 2:] = (
     *traffic.measure_time(sent, topology),
     entries * topology.ordering,

@@ -9,30 +9,16 @@ well, but for CPUs, whose kernel needs next to no time for it.
 programs.
 """
 
-from collections.abc import Sequence
-
 from genrec_jax.embedding import copied_tables
-from genrec_jax.embedding.exchange import Exchange
-from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.planner import plan_traffic
 from genrec_jax.planner.plan_traffic import Step
-from genrec_jax.planner.traffic import Mesh, Reads, Wire, count_reads
+from genrec_jax.planner.traffic import Mesh, Reads, Wire
 from genrec_jax.planner.workload import DENSE, Load
 
 
-def count_plan(
-  plan: ShardingPlan, loads: Sequence[Load], batch: int, wire: Wire = Wire()
-) -> float:
-  """Entries of a device in a step under a plan.
-
-  Args:
-    plan: where rows lie, and how pooled features travel.
-    loads: the tables and the lookups into them.
-    batch: examples of a step on all devices together.
-    wire: how values travel.
-  """
-  step = plan_traffic.count_step(plan, loads, batch, wire)
+def count_step(step: Step, wire: Wire) -> float:
+  """Entries of a device in a step under a plan."""
   return count_routed(step) + count_merged(step, wire)
 
 
@@ -67,7 +53,10 @@ def count_merged(step: Step, wire: Wire) -> float:
       total += rounds * arrivals
       if squares:
         needed = min(arrivals, stack.depth)
-        total += rounds * _count_squares(of_wire, needed, plan.group_size)
+        received = plan_traffic.count_arrivals(
+          of_wire.exchange, needed, plan.group_size
+        )
+        total += rounds * received
   return total
 
 
@@ -76,15 +65,21 @@ def count_piece(
   scheme: Scheme,
   columns: int,
   mesh: Mesh,
-  examples: float,
+  reads: Reads,
   wire: Wire,
 ) -> float:
   """Entries that a piece of a table adds on each of its owners.
 
-  The arguments are those of `traffic.list_piece`, and shares are as even.
+  Shares are as even as in `traffic.list_piece`.
+
+  Args:
+    load: the table.
+    scheme: what it is cut by.
+    columns: of the piece.
+    mesh: the devices.
+    reads: what a device reads of the table.
+    wire: how values of the table travel.
   """
-  wire = wire.of(load)
-  reads = count_reads(load, scheme.spread, examples, mesh, wire)
   merges = wire.platform != 'cpu'
   if scheme.spread is None:
     return reads.ids + _count_copies(load, reads, mesh) if merges else 0.0
@@ -116,16 +111,7 @@ def _sorts(wire: Wire) -> bool:
 
 def _count_arrivals(wire: Wire, needed: float, n: int) -> float:
   """Entries that owners get of rows of which a device needs so many."""
-  exchange: Exchange = wire.exchange
-  return needed * (n if exchange.kind == 'gather' else exchange.capacity)
-
-
-def _count_squares(wire: Wire, needed: int, n: int) -> int:
-  """Room for the squares that a device gets to add up."""
-  exchange = Exchange(wire.exchange.kind, wire.exchange.capacity)
-  if exchange.kind == 'ragged':
-    return exchange.total_room(needed, n)
-  return n * (needed if exchange.kind == 'gather' else exchange.room(needed, n))
+  return needed * (wire.exchange.capacity if _sorts(wire) else n)
 
 
 def _count_copies(load: Load, reads: Reads, mesh: Mesh) -> float:

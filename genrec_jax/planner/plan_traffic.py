@@ -120,8 +120,12 @@ def list_plan(
     batch: examples of a step on all devices together.
     wire: how values travel.
   """
-  step = count_step(plan, loads, batch, wire)
-  found = []
+  return list_step(count_step(plan, loads, batch, wire))
+
+
+def list_step(step: Step) -> list[Transfer]:
+  """`list_plan` of what is counted already."""
+  plan, found = step.plan, []
   for name in step.laid.whole:
     found += list_whole(step.loads[name], step.reads[name], plan)
   for name, groups in step.groups.items():
@@ -216,14 +220,24 @@ def _count_rows(
     expected=expected,
     rounds=rounds,
   )
-  arrivals = {'gather': n * needed, 'all_to_all': n * room}
   return Group(
     wire,
     tuple(sent),
-    arrivals.get(exchange.kind, total_room),
+    count_arrivals(exchange, needed, n, repeats),
     needed=needed,
     rounds=rounds,
   )
+
+
+def count_arrivals(
+  exchange: Exchange, needed: int, devices: int, repeats: int = 1
+) -> int:
+  """Room for what a device gets in a round, if each asks for so many rows."""
+  if exchange.kind == 'gather':
+    return devices * needed
+  if exchange.kind == 'all_to_all':
+    return devices * exchange.room(needed, devices, repeats)
+  return exchange.total_room(needed, devices, repeats)
 
 
 def list_arrivals(groups: Iterable[Group]) -> list[tuple[Wire, int, int]]:

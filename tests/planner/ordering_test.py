@@ -11,7 +11,8 @@ from genrec_jax.embedding.scheme import SCHEMES
 from genrec_jax.parallel import slices
 from genrec_jax.planner import Feature, Load, hardware, ordering
 from genrec_jax.planner.cost import shard_cost
-from genrec_jax.planner.traffic import Wire
+from genrec_jax.planner.plan_traffic import count_step
+from genrec_jax.planner.traffic import Wire, count_reads
 
 CLICKS = Load('clicks', 901, 32, features=(Feature(5.0, pooled=False),))
 TAGS = Load('tags', 703, 32, features=(Feature(9.0, name='tags'), Feature(2.0)))
@@ -27,10 +28,19 @@ def place(loads, scheme, hosts=2, devices=4):
   return ShardingPlan(tables, hosts, devices, pooling={'tags': 'sums'})
 
 
+def count_plan(plan, loads, wire, batch=BATCH):
+  return ordering.count_step(count_step(plan, loads, batch, wire), wire)
+
+
+def count_piece(load, scheme, columns, mesh, examples, wire):
+  reads = count_reads(load, scheme.spread, examples, mesh, wire)
+  return ordering.count_piece(load, scheme, columns, mesh, reads, wire)
+
+
 def check(plan, loads, exchange=Exchange()):
   """That every sort of the program is foreseen; returns how much it sorts."""
   program = table_steps.make_step(plan, loads, BATCH, exchange).compile()
-  foreseen = ordering.count_plan(plan, loads, BATCH, Wire(exchange, 'cpu'))
+  foreseen = count_plan(plan, loads, Wire(exchange, 'cpu'))
   assert foreseen == hlo.count_sorted(program)
   return foreseen
 
@@ -52,7 +62,7 @@ def test_squares_of_cut_rows_are_sorted_as_well(kind, optimizer):
 def test_arrivals_are_merged_by_a_sort_but_on_a_cpu():
   plan = place([CLICKS], 'row_wise')
   found = [
-    ordering.count_plan(plan, [CLICKS], BATCH, Wire(Exchange(), platform))
+    count_plan(plan, [CLICKS], Wire(Exchange(), platform))
     for platform in ('cpu', 'gpu')
   ]
   # 60 ids a device, of which equal ones are one, with room for twice as many.
@@ -66,7 +76,7 @@ def test_sorts_of_a_program_for_a_tpu_are_foreseen(scheme):
   loads, chips = [CLICKS, TAGS], slices.find_chips('v5e:2x4')
   plan = place(loads, scheme)
   step = table_steps.make_step(plan, loads, BATCH, devices=chips)
-  foreseen = ordering.count_plan(plan, loads, BATCH, Wire(Exchange(), 'tpu'))
+  foreseen = count_plan(plan, loads, Wire(Exchange(), 'tpu'))
   assert foreseen == hlo.count_sorted(step.compile('tpu'))
 
 
@@ -86,19 +96,17 @@ def test_pieces_add_up_to_a_plan_that_is_spread_evenly(scheme, platform):
   added = 0.0
   for load in loads:
     table = plan.tables[load.name]
-    entries = ordering.count_piece(
-      load, kind, table.columns, machine, batch / 8, wire
-    )
+    entries = count_piece(load, kind, table.columns, machine, batch / 8, wire)
     pieces = range(table.pieces)
     added += entries * sum(len(plan.owners(load.name, p)) for p in pieces) / 8
-  whole = ordering.count_plan(plan, loads, batch, wire)
+  whole = count_plan(plan, loads, wire, batch)
   assert added == pytest.approx(whole, rel=0.1)
 
 
 def test_a_cost_has_the_time_of_the_lists():
   slow = hardware.find_topology('cpu', ordering=1e-6)
   args = CLICKS, SCHEMES['row_wise'], 32
-  entries = ordering.count_piece(*args, slow, 12, Wire(Exchange(), 'cpu'))
+  entries = count_piece(*args, slow, 12, Wire(Exchange(), 'cpu'))
   cost = shard_cost(*args, slow, 96)
   free = shard_cost(*args, dataclasses.replace(slow, ordering=0.0), 96)
   assert entries == 60 and cost.ordering == pytest.approx(60e-6)
