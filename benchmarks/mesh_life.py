@@ -306,7 +306,7 @@ def get_config(arg=None):
     config.split.name = 'stream'
     config.loss.negatives = 4
     config.eval.update(ks=(1, 10), batch_size=64, batch_tokens=512)
-    config.eval.item_chunk = 2_048
+    config.eval.update(item_chunk=2_048, keep_vectors=False)
     config.report.users = 2
   config.optimizer.rows.name = 'row_adagrad'
   config.train.update(batch_size=64, steps=4, log_every=1, eval_every=2)

@@ -137,6 +137,10 @@ def retrieval() -> ConfigDict:
         'batch_size': 256,  # Most sequences at a time.
         'batch_tokens': 16384,  # Most tokens at a time.
         'item_chunk': 16384,  # Candidates that are scored at a time.
+        # Whether the vectors of all candidates are computed once and kept, as
+        # large as the item table in float32. False reads them from the table
+        # for each batch, which is slower and takes no memory.
+        'keep_vectors': True,
         # What is never recommended: the tokens that the model reads ('window'),
         # all earlier items of the user ('history') or nothing ('none').
         'filter_seen': 'window',

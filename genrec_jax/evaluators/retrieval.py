@@ -13,6 +13,7 @@ from genrec_jax.data import pipeline
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import catalogue, metrics
+from genrec_jax.tasks.candidates import CandidateReader
 
 # So many targets do not score alike by chance.
 MANY = 16
@@ -89,13 +90,13 @@ class RetrievalEvaluator:
     self._task, self._dataset, self._examples = task, dataset, examples
     self._users = len(np.unique(examples.row))
     self._config, self._runtime = config, runtime
-    corpus = jnp.asarray(task.corpus)
+    candidates = CandidateReader(task, runtime, config)
 
     def rank_batch(queries, vectors, batch):
       target_ranks = catalogue.target_ranks(
         queries,
         vectors,
-        corpus,
+        candidates.corpus,
         batch,
         filter_seen=config.filter_seen,
         item_chunk=config.item_chunk,
@@ -106,23 +107,17 @@ class RetrievalEvaluator:
       params, rows = runtime.read_rows(
         task, weights, task.reads_for('predict', batch)
       )
+      vectors = candidates.find(weights, vectors)
       return rank_batch(task.predict(params, rows, batch), vectors, batch)
 
     def ranks_of_scores(vectors, batch):
       return rank_batch(jnp.ones((batch.weights.shape[0], 1)), vectors, batch)
 
-    def share_of_catalogue(weights):
-      def read(ids):
-        reads = task.reads_for('items', ids)
-        return task.vectors(runtime.read_rows(task, weights, reads)[1])
-
-      return catalogue.read_vectors(read, corpus, config.item_chunk)
-
     self._ranks_of_model = runtime.jit(
       ranks_of_model, ('split', 'split'), 'alike'
     )
     self._ranks_of_scores = jax.jit(ranks_of_scores)
-    self._catalogue = runtime.jit(share_of_catalogue, ())
+    self._candidates = candidates
 
   def names(self) -> list[str]:
     """The metrics that `run` will yield."""
@@ -142,13 +137,12 @@ class RetrievalEvaluator:
   def ranks(self, state) -> np.ndarray:
     """Rank of each example's target under `state`, `[N]`."""
     weights = weights_of(state)
-    vectors = self._catalogue(weights)
+    vectors = self._candidates.keep(weights)
     runtime = self._runtime
     return self._collect_ranks(
       lambda batch: self._ranks_of_model(
         weights, vectors, runtime.put_on_devices(batch)
       ),
-      vectors,
       self._make_batches(runtime.eval_shards, runtime.local_eval_shards),
     )
 
@@ -159,7 +153,6 @@ class RetrievalEvaluator:
     vectors = jnp.asarray(place, jnp.float32)[:, None]
     ranks = self._collect_ranks(
       lambda batch: self._ranks_of_scores(vectors, batch),
-      vectors,
       self._make_batches(),
     )
     return dict(self._measure_ranks(ranks))
@@ -178,14 +171,14 @@ class RetrievalEvaluator:
       own=own,
     )
 
-  def _collect_ranks(self, ranks_of, vectors, batches) -> np.ndarray:
+  def _collect_ranks(self, ranks_of, batches) -> np.ndarray:
     collected = []
     for batch in interruption.each(batches):
       # Fetched two batches late, so that the device never waits for us.
       if len(collected) > 1:
         collected[-2] = jax.device_get(collected[-2])
       collected.append(ranks_of(batch))
-    finite = bool(jnp.all(jnp.isfinite(vectors)))
+    finite = True
     ranks = [np.zeros(0, np.float32)]
     scores = []
     for rank, score, real in jax.device_get(collected):

@@ -266,18 +266,22 @@ def _check_evaluation(
   topology = load_topology(config, shape)
   budget = int(topology.memory * (1 - topology.reserve))
   # A task that compares with all there is keeps a vector of each.
-  count = getattr(task, 'count_evaluation_bytes', lambda shards: 0)
-  vectors = count(int(np.prod(list(shape.values()))))
+  vectors, keeps = 0, config.eval.get('keep_vectors', True)
+  if keeps and hasattr(task, 'count_evaluation_bytes'):
+    vectors = task.count_evaluation_bytes(int(np.prod(list(shape.values()))))
   if rows + parameters + vectors <= budget:
     return
-  more = f' and {format_bytes(vectors)} of vectors of items' if vectors else ''
+  more = without = ''
+  if vectors:
+    more = f' and {format_bytes(vectors)} of vectors of items'
+    without = 'set eval.keep_vectors=False, '
   raise planner.InsufficientMemory(
     'evaluations and predictions do not fit: a device would hold '
     f'{format_bytes(rows)} of rows and {format_bytes(parameters)} of '
     f'parameters{of}{more}, and has {format_bytes(budget)} '
     f'({format_bytes(topology.memory)} less {topology.reserve:.0%} reserve); '
-    'take more devices (parallel.hosts, parallel.devices), or devices with '
-    'more memory (parallel.topology, parallel.memory_gb)'
+    f'{without}take more devices (parallel.hosts, parallel.devices), or '
+    'devices with more memory (parallel.topology, parallel.memory_gb)'
   )
 
 

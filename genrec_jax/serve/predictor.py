@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -24,6 +23,7 @@ from genrec_jax.formatting import format_moment
 from genrec_jax.parallel import collectives
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.tasks import catalogue
+from genrec_jax.tasks.candidates import CandidateReader
 from genrec_jax.tasks.retrieval import Retrieval
 
 LOG = logging.getLogger('genrec_jax')
@@ -55,9 +55,8 @@ class Predictor:
     self._task, self._config = task, config
     self._weights = weights_of(weights)
     self._runtime = runtime or SingleDeviceEvalRuntime.of(extensions)
-    self._catalogue = self._runtime.jit(self._item_vectors, ())(self._weights)
-    if not jnp.all(jnp.isfinite(self._catalogue)):
-      raise FloatingPointError('the model has NaN or infinite item vectors')
+    self._candidates = CandidateReader(task, self._runtime, config.eval)
+    self._vectors = self._candidates.keep(self._weights)
     self._recommenders = {}  # k -> compiled
 
   @classmethod
@@ -178,7 +177,7 @@ class Predictor:
       if request_time is not None:
         batch = _asked_at(batch, histories, int(request_time))
       batch = self._runtime.put_on_devices(batch)
-      answer = recommend_batch(self._weights, self._catalogue, batch)
+      answer = recommend_batch(self._weights, self._vectors, batch)
       if pending is not None:
         yield _fetch_answer(pending)
       pending = answer
@@ -251,29 +250,18 @@ class Predictor:
       at_last_event=c.get('request_time') == 'last_event',
     )
 
-  def _item_vectors(self, weights):
-    """Of all items; on a mesh, of the share of a device."""
-
-    def read(ids):
-      reads = self._task.reads_for('items', ids)
-      _, rows = self._runtime.read_rows(self._task, weights, reads)
-      return self._task.vectors(rows)
-
-    corpus = jnp.asarray(self._task.corpus)
-    return catalogue.read_vectors(read, corpus, self._config.eval.item_chunk)
-
   def _compile_recommender(self, k: int):
     # Of a function that knew `self`, the weights would outlive their user.
     task, runtime, config = self._task, self._runtime, self._config.eval
-    corpus = jnp.asarray(task.corpus)
+    candidates = self._candidates
 
     def recommend_batch(weights, vectors, batch):
       reads = task.reads_for('predict', batch)
       params, rows = runtime.read_rows(task, weights, reads)
       answer = catalogue.top_k(
         task.predict(params, rows, batch),
-        vectors,
-        corpus,
+        candidates.find(weights, vectors),
+        candidates.corpus,
         batch,
         k,
         filter_seen=config.filter_seen,

@@ -3,11 +3,9 @@
 There is never an array of users x items scores or a sorted catalogue: a rank is
 a count of better and of equal items, and the best k are merged chunk by chunk.
 
-Inside a mesh every shard holds a share of the catalogue (see `shard_corpus`)
+Inside a mesh every shard holds a share of the catalogue (see `candidates.py`)
 and ranks the queries of all shards in it; the counts are added.
 """
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +14,11 @@ from jax import lax
 import pallas_kernels
 from genrec_jax.features import EVENTS, PAD, Examples, Jagged
 from genrec_jax.parallel import collectives
+from genrec_jax.tasks.candidates import (
+  Candidates,
+  KeptCandidates,
+  list_chunks,
+)
 
 FILTERS = ('window', 'history', 'none')
 
@@ -40,19 +43,6 @@ def seen_items(batch: Examples, filter_seen: str) -> Jagged | None:
   if filter_seen == 'history':
     return batch.seen
   return batch.jagged[EVENTS]
-
-
-def _list_chunks(size: int, chunk: int) -> tuple[jax.Array, jax.Array, int]:
-  """Where the chunks of so many items begin, where their new items do; length.
-
-  The last chunk ends with the items, and begins among those of the one before:
-  nothing is appended to an array, which would have to be copied for it.
-  """
-  if chunk < 1:
-    raise ValueError(f'item_chunk is {chunk}, must be positive')
-  chunk = max(1, min(chunk, size))
-  new = jnp.arange(-(-size // chunk), dtype=jnp.int32) * chunk
-  return jnp.minimum(new, size - chunk), new, chunk
 
 
 def _score_items(queries: jax.Array, vectors: jax.Array) -> jax.Array:
@@ -91,43 +81,15 @@ def _seen_at(batch, corpus, filter_seen):
   return row, find_positions(corpus, items)
 
 
-def shard_corpus(corpus: jax.Array) -> jax.Array:
-  """The candidates of this shard: a run of the corpus, PAD behind its end."""
-  share = -(-corpus.shape[0] // collectives.shard_count())
-  at = collectives.shard_index() * share + jnp.arange(share)
-  return corpus.at[at].get(mode='fill', fill_value=PAD)
-
-
-def read_vectors(
-  read: Callable[[jax.Array], jax.Array], corpus: jax.Array, item_chunk: int
-) -> jax.Array:
-  """Vectors of the `shard_corpus`, some items at a time.
-
-  Rows that travel between devices take room several times over, which there is
-  for a chunk and not for the share of a device.
-
-  Args:
-    read: item indices -> vectors.
-    corpus: `[C]` sorted item indices.
-    item_chunk: items at a time.
-  """
-  ids = shard_corpus(corpus)
-  starts, _, chunk = _list_chunks(ids.shape[0], item_chunk)
-  if len(starts) == 1:
-    return read(ids)
-
-  def put_chunk(vectors, start):
-    some = read(lax.dynamic_slice_in_dim(ids, start, chunk))
-    return lax.dynamic_update_slice_in_dim(vectors, some, start, 0), None
-
-  one = jax.eval_shape(read, ids[:chunk])
-  vectors = jnp.zeros((ids.shape[0], *one.shape[1:]), one.dtype)
-  return lax.scan(put_chunk, vectors, starts)[0]
+def _as_candidates(catalogue: jax.Array | Candidates) -> Candidates:
+  if hasattr(catalogue, 'pair_with_targets'):
+    return catalogue
+  return KeptCandidates(catalogue)
 
 
 def target_ranks(
   queries: jax.Array,
-  catalogue: jax.Array,
+  catalogue: jax.Array | Candidates,
   corpus: jax.Array,
   batch: Examples,
   *,
@@ -146,8 +108,8 @@ def target_ranks(
 
   Args:
     queries: `[B, D]`.
-    catalogue: `[C, D]` vectors of the candidates; of a shard, of the
-      `shard_corpus`.
+    catalogue: `[C, D]` vectors of the candidates, or what reads them; of a
+      shard, those of its `candidates.shard_corpus`.
     corpus: `[C]` their sorted item indices, always all of them.
     batch: B sequences.
     filter_seen: 'window' (the tokens), 'history' (`batch.seen`) or 'none'.
@@ -162,7 +124,7 @@ def target_ranks(
   place = find_positions(corpus, target)
   seen_at = _seen_at(batch, corpus, filter_seen)
   ahead, own = _count_ahead(
-    queries, catalogue, size, place, seen_at, item_chunk
+    queries, _as_candidates(catalogue), size, target, place, seen_at, item_chunk
   )
   missed = (place == size) | (target == PAD)
   if seen_at is not None:
@@ -176,7 +138,7 @@ def target_ranks(
   return jnp.where(missed, jnp.inf, ranks), own
 
 
-def _count_ahead(queries, catalogue, size, place, seen_at, item_chunk):
+def _count_ahead(queries, candidates, size, target, place, seen_at, item_chunk):
   """Twice the candidates above the target plus its equals, and its own score.
 
   Returns:
@@ -185,20 +147,17 @@ def _count_ahead(queries, catalogue, size, place, seen_at, item_chunk):
   count = queries.shape[0]
   queries, place = collectives.gather((queries, place))
   seen_at = _gather_seen(seen_at, count)
-  first = collectives.shard_index() * catalogue.shape[0]
-  starts, new, chunk = _list_chunks(catalogue.shape[0], item_chunk)
-  here = (place >= first) & (place < first + catalogue.shape[0])
-  at = jnp.where(here, place - first, catalogue.shape[0])
-  vectors = catalogue.at[at].get(mode='fill', fill_value=0)
-  vectors = collectives.sum_over_shards(vectors)
-  end = jnp.minimum(first + catalogue.shape[0], size)
+  first = collectives.shard_index() * candidates.count
+  starts, new, chunk = list_chunks(candidates.count, item_chunk)
+  read_pair = candidates.pair_with_targets(target, place)
+  end = jnp.minimum(first + candidates.count, size)
 
   def count_chunk(carry, xs):
     ahead, _ = carry
     at, new = xs
-    candidates = lax.dynamic_slice_in_dim(catalogue, at, chunk)
+    vectors, targets = read_pair(at, chunk)
     start, new = first + at, first + new
-    scores = _score_items(queries, jnp.concatenate([candidates, vectors]))
+    scores = _score_items(queries, jnp.concatenate([vectors, targets]))
     own = jnp.diagonal(scores, offset=chunk)[:, None]
     scores = _mask_scores(scores[:, :chunk], start, new, end, seen_at)
     other = (start + jnp.arange(chunk))[None]
@@ -235,7 +194,7 @@ def _gather_seen(seen_at, count: int):
 
 def top_k(
   queries: jax.Array,
-  catalogue: jax.Array,
+  catalogue: jax.Array | Candidates,
   corpus: jax.Array,
   batch: Examples,
   k: int,
@@ -250,8 +209,8 @@ def top_k(
 
   Args:
     queries: `[B, D]`.
-    catalogue: `[C, D]` vectors of the candidates; of a shard, of the
-      `shard_corpus`.
+    catalogue: `[C, D]` vectors of the candidates, or what reads them; of a
+      shard, those of its `candidates.shard_corpus`.
     corpus: `[C]` their sorted item indices, always all of them.
     batch: B sequences.
     k: how many.
@@ -266,15 +225,15 @@ def top_k(
   size, count = corpus.shape[0], queries.shape[0]
   seen_at = _gather_seen(_seen_at(batch, corpus, filter_seen), count)
   queries = collectives.gather(queries)
-  first = collectives.shard_index() * catalogue.shape[0]
-  end = jnp.minimum(first + catalogue.shape[0], size)
-  starts, new, chunk = _list_chunks(catalogue.shape[0], item_chunk)
+  candidates = _as_candidates(catalogue)
+  first = collectives.shard_index() * candidates.count
+  end = jnp.minimum(first + candidates.count, size)
+  starts, new, chunk = list_chunks(candidates.count, item_chunk)
 
   def merge_chunk(best, xs):
     at, new = xs
-    candidates = lax.dynamic_slice_in_dim(catalogue, at, chunk)
     start, new = first + at, first + new
-    scores = _score_items(queries, candidates)
+    scores = _score_items(queries, candidates.slice(at, chunk))
     # -inf means masked, and `lax.top_k` would put a negative NaN behind it.
     scores = jnp.where(jnp.isfinite(scores), scores, jnp.nan)
     scores = _mask_scores(scores, start, new, end, seen_at)

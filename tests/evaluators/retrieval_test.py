@@ -110,8 +110,9 @@ def expected_ranks(dataset, examples, score, filter_seen):
   return np.array(ranks)
 
 
+@pytest.mark.parametrize('keep_vectors', [True, False])
 @pytest.mark.parametrize('filter_seen', ['window', 'history', 'none'])
-def test_ranks(dataset, examples, state, filter_seen):
+def test_ranks(dataset, examples, state, filter_seen, keep_vectors):
   table = np.asarray(state.tables['items'])
   expected = expected_ranks(
     dataset,
@@ -119,7 +120,7 @@ def test_ranks(dataset, examples, state, filter_seen):
     lambda history: table[dataset.corpus] @ table[history[-1]],
     filter_seen,
   )
-  c = config(filter_seen=filter_seen)
+  c = config(filter_seen=filter_seen, keep_vectors=keep_vectors)
   e = retrieval.RetrievalEvaluator(
     LastItem(dataset.corpus), dataset, examples, c
   )
@@ -199,10 +200,11 @@ def test_no_example_is_no_number(dataset, state):
   assert all(np.isnan(value) for _, value in e.run(state))
 
 
+@pytest.mark.parametrize('keep_vectors', [True, False])
 @pytest.mark.parametrize('where', ['history', 'candidate'])
 @pytest.mark.parametrize('value', [np.nan, np.inf])
 def test_scores_that_are_not_finite_are_refused(
-  dataset, examples, state, where, value
+  dataset, examples, state, where, value, keep_vectors
 ):
   table = np.array(state.tables['items'])
   items = dataset.histories.items
@@ -220,7 +222,10 @@ def test_scores_that_are_not_finite_are_refused(
     modules={},
   )
   e = retrieval.RetrievalEvaluator(
-    LastItem(dataset.corpus), dataset, examples, config()
+    LastItem(dataset.corpus),
+    dataset,
+    examples,
+    config(keep_vectors=keep_vectors),
   )
   with pytest.raises(FloatingPointError, match='NaN or infinite'):
     e.ranks(bad)

@@ -281,6 +281,11 @@ def test_each_mode_must_fit(config, memory_gb, task, trains, lacking):
   with pytest.raises(InsufficientMemory) as refused:
     check()
   assert lacking in str(refused.value)
+  if isinstance(task, Compared):
+    assert 'set eval.keep_vectors=False, take' in str(refused.value)
+    config.eval.keep_vectors = False
+    check()
+    config.eval.keep_vectors = True
   if trains and isinstance(task, Compared):
     config.eval.splits = ()
     check()

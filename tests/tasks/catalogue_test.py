@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 
 from genrec_jax.features import EVENTS, PAD, Columns, Examples, Jagged
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.tasks import catalogue
+from genrec_jax.tasks import candidates, catalogue
 from tests import ranks as ranks_lib
 
 FILTERS = catalogue.FILTERS
@@ -240,8 +240,9 @@ def test_zero_and_minus_zero_are_one_score():
     np.testing.assert_array_equal(items, [[1, 2, 3, 4]] * len(items))
 
 
+@pytest.mark.parametrize('keeps', [True, False])
 @pytest.mark.parametrize('filter_seen', ['window', 'none'])
-def test_shards_count_ties_as_the_whole(filter_seen):
+def test_shards_count_ties_as_the_whole(filter_seen, keeps):
   """Ties of a target lie in other shards, and in other chunks of its own."""
   shards, corpus = 4, CORPORA['scattered']
   rng = np.random.default_rng(9)
@@ -260,8 +261,12 @@ def test_shards_count_ties_as_the_whole(filter_seen):
   whole = jnp.asarray(corpus, jnp.int32)
 
   def rank(queries, batch):
-    own = catalogue.find_positions(whole, catalogue.shard_corpus(whole))
-    share = jnp.asarray(vectors).at[own].get(mode='fill', fill_value=0)
+    def read(ids):
+      own = catalogue.find_positions(whole, ids)
+      return jnp.asarray(vectors).at[own].get(mode='fill', fill_value=0)
+
+    ids = candidates.shard_corpus(whole)
+    share = read(ids) if keeps else candidates.ReadCandidates(read, ids)
     return catalogue.target_ranks(
       queries, share, whole, batch, filter_seen=filter_seen, item_chunk=3
     )[0]
