@@ -7,11 +7,11 @@ import numpy as np
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.plan import PlanError, ShardingPlan
 from genrec_jax.planner import (
+  exchange_time,
   ordering,
   plan_traffic,
   sizing,
   storage,
-  traffic,
 )
 from genrec_jax.planner.cost import Cost, shard_cost
 from genrec_jax.planner.hardware import Topology
@@ -66,7 +66,7 @@ def evaluate_plan(
   step = plan_traffic.count_step(plan, loads, batch, wire)
   sent, entries = plan_traffic.list_step(step), ordering.count_step(step, wire)
   times[:, 2:] = (
-    *traffic.measure_time(sent, topology),
+    *exchange_time.measure_plan_time(sent, topology),
     entries * topology.ordering,
   )
   return Report(

@@ -58,6 +58,16 @@ class Topology:
     ordering: seconds for an entry of a list that is put in order, such as an
       address that is sorted by its owner; 0 leaves it out, as presets do whose
       machines nobody has measured.
+    near_latency: seconds that each peer of the same host adds to a collective,
+      beside its bytes; 0 leaves it out, as all presets do. This field and the
+      next three enter the time of a whole plan and of an exchange
+      (exchange_time.py), but not the price of a single table, which shares its
+      collectives with others.
+    far_latency: the same for a peer of another host.
+    near_half_message: bytes of a message within a host at which half of `intra`
+      is reached: m bytes travel at intra m / (m + near_half_message). 0 is the
+      full rate for every message.
+    far_half_message: the same for `inter`.
     platform: 'cpu', 'gpu' or 'tpu', on which a ragged exchange depends.
     source: where the numbers come from.
   """
@@ -90,6 +100,10 @@ class Topology:
   elementwise: float = 9.22
   dense_share: float = 0.5
   ordering: float = 0.0
+  near_latency: float = 0.0
+  far_latency: float = 0.0
+  near_half_message: float = 0.0
+  far_half_message: float = 0.0
   platform: str = 'gpu'
   source: str = 'given by hand'
 
@@ -112,11 +126,18 @@ class Topology:
           f'topology {self.name!r}: {name} is {getattr(self, name)}, must be '
           'positive'
         )
-    if not self.ordering >= 0:
-      raise ValueError(
-        f'topology {self.name!r}: ordering is {self.ordering}, must be a '
-        'number of seconds, 0 or more'
-      )
+    for name, unit in (
+      ('ordering', 'seconds'),
+      ('near_latency', 'seconds'),
+      ('far_latency', 'seconds'),
+      ('near_half_message', 'bytes'),
+      ('far_half_message', 'bytes'),
+    ):
+      if not getattr(self, name) >= 0:
+        raise ValueError(
+          f'topology {self.name!r}: {name} is {getattr(self, name)}, must be '
+          f'a number of {unit}, 0 or more'
+        )
     if not 0 <= self.reserve < 1:
       raise ValueError(
         f'topology {self.name!r}: reserve is {self.reserve}, must be a share '
@@ -228,6 +249,20 @@ PRESETS = {
   ),
   'h200': Topology(
     'h200', memory=141_000_000_000, memory_bandwidth=4.8e12, **_HOPPER
+  ),
+  'v100': Topology(
+    'v100', memory=32_000_000_000, memory_bandwidth=900e9,
+    host_memory=1_500_000_000_000, host_bandwidth=200e9, intra=150e9,
+    inter=6.25e9, link=16e9, flops=125e12,
+    source='data sheets as remembered: NVLink 150 GB/s a way, four adapters of '
+    '100 Gb/s a host of 8 (there are hosts with one), float16',
+  ),
+  'a100_80gb': Topology(
+    'a100_80gb', memory=80_000_000_000, memory_bandwidth=2.039e12,
+    host_memory=2_000_000_000_000, host_bandwidth=400e9, intra=300e9,
+    inter=25e9, link=32e9, flops=312e12,
+    source='data sheets as remembered: NVLink 300 GB/s a way, one 200 Gb/s '
+    "adapter a GPU, bfloat16 without sparsity; 'zionex' has those of 40 GB",
   ),
   'zionex': Topology(
     'zionex', hosts=16, memory=40_000_000_000, memory_bandwidth=1.55e12,

@@ -19,10 +19,10 @@ from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.planner import (
   errors,
+  exchange_time,
   leveling,
   plan_traffic,
   storage,
-  traffic,
 )
 from genrec_jax.planner.column_halving import split_search
 from genrec_jax.planner.evaluate import evaluate_plan
@@ -298,7 +298,9 @@ class _Search:
     plan = fill_pooling(plan, loads, self.batch, self.rule)
     wire = Wire(self.rule.exchange, self.topology.platform)
     sent = plan_traffic.list_plan(plan, loads, self.batch, wire)
-    return compute.max() + sum(traffic.measure_time(sent, self.topology))
+    return compute.max() + sum(
+      exchange_time.measure_plan_time(sent, self.topology)
+    )
 
   def _is_hopeless(self, options: Sequence[Option]) -> bool:
     """Whether no partition of them can be faster than the best, or fit."""

@@ -1,6 +1,7 @@
 """Descriptions of machines."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -25,6 +26,24 @@ def test_bisection_of_a_pod_is_the_documented_one(name, rate):
   assert pod.bisection == pytest.approx(rate)
 
 
+@pytest.mark.parametrize('name', hardware.PRESETS)
+def test_presets_know_no_latency(name, tmp_path):
+  preset = hardware.find_topology(name)
+  fields = [
+    f'{link}_{what}'
+    for link in ('near', 'far')
+    for what in ('latency', 'half_message')
+  ]
+  assert [getattr(preset, field) for field in fields] == [0.0] * 4
+  path = tmp_path / 'machine.json'
+  # A file from before these fields existed says the same.
+  old = dataclasses.asdict(preset)
+  path.write_text(json.dumps({k: v for k, v in old.items() if k not in fields}))
+  assert hardware.find_topology(str(path)) == preset
+  late = hardware.find_topology(str(path), far_latency=3e-6)
+  assert hardware.from_json(late.to_json()) == late != preset
+
+
 def test_bisection_of_a_network():
   assert hardware.find_topology('h100', hosts=2).bisection == 8 * 50e9
   assert hardware.find_topology('h100').bisection == 4 * 450e9
@@ -45,6 +64,14 @@ def test_bisection_of_a_network():
     (lambda: hardware.find_topology('h100', devices=1.5), 'devices is 1.5'),
     (lambda: hardware.find_topology('h100', memory=-1), 'memory is -1'),
     (lambda: hardware.find_topology('h100', reserve=1.0), 'reserve is 1.0'),
+    (
+      lambda: hardware.find_topology('h100', far_latency=-1e-6),
+      'far_latency is -1e-06, must be a number of seconds',
+    ),
+    (
+      lambda: hardware.find_topology('h100', near_half_message=float('nan')),
+      'near_half_message is nan, must be a number of bytes',
+    ),
     (lambda: hardware.from_json('{"nam": "x"}'), r"has no \['nam'\]"),
     (lambda: hardware.from_json('{"name": "x"}'), 'not a topology'),
   ],
