@@ -11,6 +11,7 @@ import sys
 
 from benchmarks import (
   check_n_run,
+  dmt_picture,
   gr_scaling,
   quality_vs_cost,
   result,
@@ -22,6 +23,7 @@ DOCS = pathlib.Path(__file__).parent.parent / 'docs'
 # not measured yet.
 PICTURES = {
   'check_n_run': check_n_run.draw,
+  'dmt_speedup': dmt_picture.draw,
   'gr_scaling': gr_scaling.draw,
   'quality_vs_cost': quality_vs_cost.draw,
   'scaling_law': scaling_law.draw,
