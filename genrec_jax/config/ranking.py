@@ -138,6 +138,12 @@ def ranking() -> ConfigDict:
           'signal': 2.0,
           'zipf': 1.0,  # Exponent of the frequencies of values.
           'seed': 0,  # Seed of the whole log.
+          # Groups of fields that interact with each other, drawn by the seed; 0
+          # lets every field interact with any other.
+          'blocks': 0,
+          # The probability that an interaction is one of fields of one block,
+          # where there are blocks; the others are of any features.
+          'within': 0.9,
         },
       },
       # (regex of tables, {key: value}) pairs: settings by table; the first

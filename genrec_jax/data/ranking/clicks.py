@@ -7,6 +7,10 @@ and some noise. Traits are centred under the frequencies of their values, so
 that a term of order o says nothing to a model of lower order. Numbers are
 standard normal and take part as fields of one trait.
 
+With `blocks`, the categorical fields are dealt out to that many groups, and
+most terms join fields of one group: `list_blocks` says which fields belong
+together, for whoever wants to find it out from the data.
+
 Row i is a function of the seed and i: a longer log begins with a shorter one.
 """
 
@@ -38,6 +42,9 @@ class ClickLog:
     traits: hidden signs of a value.
     signal: deviation of the logit that the features explain.
     zipf: exponent of the frequencies.
+    blocks: groups of fields that interact, see `list_blocks`; 0 for none.
+    within: probability that a term joins fields of one block, where there are
+      blocks; the others join any features.
   """
 
   rows: int = 120_000
@@ -51,6 +58,8 @@ class ClickLog:
   traits: int = 3
   signal: float = 2.0
   zipf: float = 1.0
+  blocks: int = 0
+  within: float = 0.9
 
   def __post_init__(self):
     for name, least in (('rows', 1), ('fields', 0), ('values', 2)):
@@ -72,6 +81,28 @@ class ClickLog:
         raise ValueError(
           f'data.clicks.orders holds {order}; there are {columns} features'
         )
+    self._check_blocks()
+
+  def _check_blocks(self) -> None:
+    if not 0 <= self.within <= 1:
+      raise ValueError(
+        f'data.clicks.within is {self.within}, must be from 0 to 1'
+      )
+    if not 0 <= self.blocks <= self.fields:
+      raise ValueError(
+        f'data.clicks.blocks is {self.blocks}; {self.fields} fields make 0 to '
+        f'{self.fields} blocks'
+      )
+    if not self.blocks:
+      return
+    smallest = self.fields // self.blocks
+    for order in self.orders:
+      if order > smallest:
+        raise ValueError(
+          f'data.clicks.orders holds {order}, but a block may have no more '
+          f'than {smallest} fields: {self.fields} fields are in '
+          f'{self.blocks} blocks'
+        )
 
   @property
   def names(self) -> list[str]:
@@ -88,6 +119,30 @@ class ClickLog:
       name: {'kind': 'categorical' if name[0] == 'c' else 'numeric'}
       for name in self.names[1:]
     }
+
+
+def list_blocks(log: ClickLog) -> list[list[str]]:
+  """The planted partition: names of the fields of each block.
+
+  Blocks differ by one field at most. Fields are dealt out by a draw, so that
+  neighbouring numbers mean nothing.
+
+  >>> list_blocks(ClickLog(fields=6, orders=(2,), blocks=2))
+  [['c0', 'c2', 'c5'], ['c1', 'c3', 'c4']]
+
+  Args:
+    log: with blocks or, for an empty list, without.
+  """
+  return [[f'c{i}' for i in block] for block in _deal_blocks(log)]
+
+
+def _deal_blocks(log: ClickLog) -> list[np.ndarray]:
+  if not log.blocks:
+    return []
+  # A generator of its own: the draws of traits and terms know no blocks.
+  rng = np.random.default_rng([log.seed, 2])
+  pieces = np.array_split(rng.permutation(log.fields), log.blocks)
+  return [np.sort(piece) for piece in pieces]
 
 
 class PlantedSignal:
@@ -120,8 +175,14 @@ class PlantedSignal:
   def _draw_terms(self, rng, order: int) -> list[list[tuple[int, int]]]:
     """Terms: each a list of (feature, trait)."""
     log, terms = self.log, []
+    blocks = _deal_blocks(log)
     for _ in range(log.terms):
-      chosen = np.sort(rng.permutation(log.fields + log.numbers)[:order])
+      # A log without blocks draws what it drew before there were any.
+      if blocks and rng.random() < log.within:
+        block = blocks[rng.integers(len(blocks))]
+        chosen = np.sort(rng.permutation(block)[:order])
+      else:
+        chosen = np.sort(rng.permutation(log.fields + log.numbers)[:order])
       trait = rng.integers(max(1, log.traits), size=order)
       trait[chosen >= log.fields] = 0
       terms.append(list(zip(chosen.tolist(), trait.tolist(), strict=True)))

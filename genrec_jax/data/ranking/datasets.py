@@ -309,6 +309,9 @@ def _load_clicks(cfg, cache_dir, log) -> RankingDataset:
     name='generated clicks',
   )
   reading = {'format': 'clicks', **dataclasses.asdict(generated)}
+  if not generated.blocks:
+    # The recipe is that of before there were blocks: the rows are the same.
+    del reading['blocks'], reading['within']
   return _prepared_from(
     cfg, cache_dir, log, {'train': source}, schema, reading, generated.names
   )

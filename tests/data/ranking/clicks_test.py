@@ -3,6 +3,8 @@ import pytest
 
 from genrec_jax.data.ranking import clicks, datasets
 
+CACHE_BEFORE_BLOCKS = 'clicks-48aab4ca11a4a2b2'
+
 
 def drawn(**changes):
   options = dict(rows=20_000, fields=5, values=12, numbers=2, terms=3)
@@ -50,9 +52,65 @@ def test_probabilities_are_those_of_the_labels():
     assert abs(labels[some].mean() - chance[some].mean()) < 0.02
 
 
+def planted_terms(**changes):
+  options = dict(fields=12, numbers=2, orders=(2, 3), terms=400, blocks=4)
+  log = clicks.ClickLog(**(options | changes))
+  blocks = clicks.list_blocks(log)
+  terms = [
+    {f'c{field}' for field, _ in term}
+    for terms in clicks.PlantedSignal(log)._terms
+    for term in terms
+  ]
+  return log, blocks, terms
+
+
+def test_blocks_are_a_partition_that_numbers_say_nothing_about():
+  log, blocks, _ = planted_terms(fields=14)
+  assert [len(block) for block in blocks] == [4, 4, 3, 3]
+  names = [name for block in blocks for name in block]
+  assert sorted(names) == sorted(f'c{i}' for i in range(log.fields))
+  assert blocks == clicks.list_blocks(log)
+  others = clicks.list_blocks(clicks.ClickLog(**(vars(log) | {'seed': 1})))
+  assert blocks != others
+  in_order = [[f'c{i}' for i in range(a, a + 3)] for a in range(0, 12, 3)]
+  assert planted_terms()[1] != in_order
+  assert clicks.list_blocks(clicks.ClickLog()) == []
+
+
+@pytest.mark.parametrize('within', [1.0, 0.9, 0.5])
+def test_terms_join_fields_of_a_block_as_often_as_asked(within):
+  _, blocks, terms = planted_terms(within=within)
+  share = np.mean([any(t <= set(b) for b in blocks) for t in terms])
+  # A term of any fields lies in one block by chance, once in ten.
+  assert within - 0.06 <= share <= within + 0.1 * (1 - within) + 0.06
+  inside = [b for t in terms for b in range(4) if t <= set(blocks[b])]
+  counts = np.bincount(inside, minlength=4) / len(inside)
+  assert np.abs(counts - 0.25).max() < 0.08
+
+
+def test_a_log_without_blocks_is_what_it_was(tmp_path):
+  _, values, numbers, labels, _ = drawn(rows=300)
+  again = drawn(rows=300, within=0.2)
+  for a, b in zip((values, numbers, labels), again[1:4], strict=True):
+    np.testing.assert_array_equal(a, b)
+  assert not np.array_equal(labels, drawn(rows=300, blocks=1)[3])
+
+  def name_cache(**options):
+    cfg = {'name': 'clicks', 'clicks': {'rows': 300} | options}
+    return datasets.load(cfg, tmp_path, lambda _: None).store.directory.name
+
+  # The name of the cache that commit b0408b69 made of this log.
+  assert name_cache() == name_cache(within=0.2) == CACHE_BEFORE_BLOCKS
+  assert name_cache(blocks=2) != CACHE_BEFORE_BLOCKS
+
+
 @pytest.mark.parametrize(
   'options, wanted',
   [
+    ({'blocks': 20}, 'data.clicks.blocks is 20; 12 fields'),
+    ({'blocks': -1}, 'data.clicks.blocks is -1'),
+    ({'within': 1.5}, 'data.clicks.within is 1.5'),
+    ({'blocks': 5}, 'orders holds 3, but a block may have no more than 2'),
     ({'rows': 0}, 'rows'),
     ({'values': 1}, 'values'),
     ({'orders': (20,)}, 'orders holds 20'),
