@@ -1,0 +1,244 @@
+"""`towers.json`: which features share a tower.
+
+    {"version": 1, "towers": [["user", "city"], ["item", "shop"]],
+     "strategy": "coherent", "stress": 0.12, ...}
+
+Only `version` and `towers` are needed, so that the file can be written by hand.
+The other keys say where a partition comes from, for whoever reads it later.
+This module needs the standard library alone.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from genrec_jax.config.errors import ConfigError
+
+NAME = 'towers.json'
+VERSION = 1
+_MOST_BYTES = 1 << 26  # of a file; more cannot be names of features
+
+
+@dataclasses.dataclass(frozen=True)
+class TowerPlan:
+  """Features by tower, and where the partition comes from.
+
+  >>> plan = TowerPlan((('user', 'city'), ('item',)), strategy='by hand')
+  >>> TowerPlan.from_json(plan.to_json()) == plan
+  True
+  >>> plan.find_tower('item')
+  1
+
+  Attributes:
+    towers: the names of the features of each tower.
+    strategy: how they were chosen, '' if nobody says.
+    distance: what was near to what, such as '1 - mean |cos|'.
+    seed: of the partition.
+    stress: of the points that features were clustered as, a share of their
+      distances; 0 keeps every distance as it is.
+    dimensions: of these points.
+    samples: examples that the distances were estimated from.
+    source: what was looked at, such as the workdir of a run.
+  """
+
+  towers: tuple[tuple[str, ...], ...]
+  strategy: str = ''
+  distance: str = ''
+  seed: int | None = None
+  stress: float | None = None
+  dimensions: int | None = None
+  samples: int | None = None
+  source: str = ''
+
+  @property
+  def features(self) -> tuple[str, ...]:
+    """Every feature, tower by tower."""
+    return tuple(name for tower in self.towers for name in tower)
+
+  def find_tower(self, feature: str) -> int:
+    """The number of a feature's tower, from 0."""
+    for number, tower in enumerate(self.towers):
+      if feature in tower:
+        return number
+    raise ConfigError(
+      f'feature {feature!r} is in no tower{_hint(feature, self.features)}'
+    )
+
+  def to_json(self) -> dict:
+    """As plain data; what is not known is left out."""
+    out = {'version': VERSION, 'towers': [list(t) for t in self.towers]}
+    for field in _FACTS:
+      value = getattr(self, field.name)
+      if value != field.default:
+        out[field.name] = value
+    return out
+
+  @classmethod
+  def from_json(cls, data) -> 'TowerPlan':
+    """The inverse of `to_json`.
+
+    Args:
+      data: as `json.load` gives it.
+
+    Raises:
+      ConfigError: it is no such plan; the message says where.
+    """
+    if not isinstance(data, dict) or 'towers' not in data:
+      raise ConfigError(
+        'it must be an object with the keys "version" and "towers", a list of '
+        'lists of features'
+      )
+    if data.get('version') != VERSION:
+      raise ConfigError(
+        f'its version is {data.get("version")!r}, and only version {VERSION} '
+        'is known here'
+      )
+    known = ['version', 'towers', *(field.name for field in _FACTS)]
+    for key in data:
+      if key not in known:
+        raise ConfigError(f'unknown key {key!r}{_hint(key, known)}')
+    towers = data['towers']
+    if not isinstance(towers, list) or not all(
+      isinstance(tower, list) and all(isinstance(name, str) for name in tower)
+      for tower in towers
+    ):
+      raise ConfigError('"towers" must be a list of lists of features\' names')
+    facts = {}
+    for field in _FACTS:
+      if field.name in data:
+        facts[field.name] = _read_fact(field.name, data[field.name])
+    return cls(tuple(map(tuple, towers)), **facts)
+
+
+_FACTS = tuple(f for f in dataclasses.fields(TowerPlan) if f.name != 'towers')
+
+
+def _read_fact(name: str, value):
+  if name in ('seed', 'samples', 'dimensions'):
+    fits, wanted = type(value) is int and value >= 0, 'a whole number'
+  elif name == 'stress':
+    fits = type(value) in (int, float) and math.isfinite(value)
+    wanted = 'a number'
+  else:
+    fits, wanted = isinstance(value, str), 'a text'
+  if not fits:
+    raise ConfigError(f'"{name}" is {value!r}, must be {wanted}')
+  return value
+
+
+def read_towers(path: str | os.PathLike) -> TowerPlan:
+  """Reads a file of towers.
+
+  Args:
+    path: of the file, or of the directory that holds it as towers.json.
+
+  Raises:
+    ConfigError: it is damaged, or of another kind.
+    FileNotFoundError: it is not there.
+  """
+  path = pathlib.Path(path)
+  if path.is_dir():
+    path = path / NAME
+  if not path.exists():
+    raise FileNotFoundError(f'{path}: there is no such file of towers')
+  if path.stat().st_size > _MOST_BYTES:
+    raise ConfigError(f'{path} is too large for a file of towers')
+  try:
+    data = json.loads(path.read_text(encoding='utf-8'))
+  except (ValueError, RecursionError) as error:
+    raise ConfigError(
+      f'{path} is damaged, it is no JSON ({error}); write it again'
+    ) from None
+  try:
+    return TowerPlan.from_json(data)
+  except ConfigError as error:
+    raise ConfigError(f'{path} is no file of towers: {error}') from None
+
+
+def write_towers(path: str | os.PathLike, plan: TowerPlan) -> None:
+  """Writes a file of towers; a reader sees the old one or all of the new one.
+
+  Args:
+    path: of the file.
+    plan: what to write.
+  """
+  path = pathlib.Path(path)
+  lines = [
+    f'  {json.dumps(list(tower), ensure_ascii=False)}' for tower in plan.towers
+  ]
+  data = plan.to_json()
+  # A line a tower: people read this file, and change it.
+  pairs = [f' "version": {VERSION}', ' "towers": [\n' + ',\n'.join(lines) + ']']
+  pairs += [
+    f' {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}'
+    for key, value in data.items()
+    if key not in ('version', 'towers')
+  ]
+  partial = path.with_name(f'{path.name}.partial')
+  partial.write_text('{\n' + ',\n'.join(pairs) + '\n}\n', encoding='utf-8')
+  os.replace(partial, path)
+
+
+def check_towers(
+  towers: Sequence[Sequence[str]],
+  features: Iterable[str],
+  tables_of_features: Mapping[str, str] | None = None,
+) -> None:
+  """Refuses towers that are no partition of the features.
+
+  >>> check_towers([['user'], ['item', 'shop']], ['user', 'item', 'shop'])
+
+  Args:
+    towers: the names of the features of each tower.
+    features: every feature that must be in a tower.
+    tables_of_features: feature -> the name of its table, for those that share
+      one; None for none.
+
+  Raises:
+    ConfigError: a tower is empty; a feature is unknown, in no tower or in two;
+      or features of two towers share a table.
+  """
+  features = list(features)
+  known, places = set(features), {}
+  if not towers:
+    raise ConfigError('there is no tower')
+  for number, tower in enumerate(towers):
+    if not tower:
+      raise ConfigError(f'tower {number} is empty; every tower has a feature')
+    for name in tower:
+      if name not in known:
+        raise ConfigError(
+          f'tower {number} names {name!r}, which is no feature with a table'
+          f'{_hint(name, features)}'
+        )
+      if name in places:
+        where = f'towers {places[name]} and {number}'
+        if places[name] == number:
+          where = f'tower {number} twice'
+        raise ConfigError(f'feature {name!r} is in {where}')
+      places[name] = number
+  if missing := [name for name in features if name not in places]:
+    more = f' and {len(missing) - 3} more' if len(missing) > 3 else ''
+    names = ', '.join(map(repr, missing[:3]))
+    raise ConfigError(
+      f'no tower has {names}{more}: every feature with a table must be in one'
+    )
+  first = {}  # table -> the feature that was first to read it
+  for name in features:
+    table = (tables_of_features or {}).get(name, name)
+    other = first.setdefault(table, name)
+    if places[other] != places[name]:
+      raise ConfigError(
+        f'features {other!r} and {name!r} share the table {table!r}, but are '
+        f'in towers {places[other]} and {places[name]}: a table lies under one '
+        'tower'
+      )
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+  near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+  return f'; did you mean {near[0]!r}?' if near else ''
