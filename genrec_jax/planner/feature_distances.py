@@ -52,6 +52,22 @@ class Similarity:
     np.fill_diagonal(out, 0.0)
     return out
 
+  def scale(self) -> 'Similarity':
+    """As a share of the largest similarity of two features.
+
+    Where all are small, all distances are nearly 1, and points that keep them
+    show that and nothing else.
+
+    >>> Similarity(np.array([[1, 0.02], [0.02, 1]]), 9).scale().matrix.tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    others = self.matrix[~np.eye(len(self.matrix), dtype=bool)]
+    if not others.any():
+      return self
+    matrix = self.matrix / others.max()
+    np.fill_diagonal(matrix, 1.0)
+    return dataclasses.replace(self, matrix=matrix)
+
 
 def measure_alignment(
   vectors: Mapping[str, np.ndarray],

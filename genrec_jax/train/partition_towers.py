@@ -196,7 +196,8 @@ def _measure(workdir, task, looked, strategy, checkpoint, extensions):
   words = "1 - Cramer's V of the values"
   if strata is not None:
     words += ' among examples of equal labels'
-  return measure_cooccurrence(looked.codes(), looked.present, strata), words
+  measured = measure_cooccurrence(looked.codes(), looked.present, strata)
+  return measured.scale(), f'{words}, as a share of the largest'
 
 
 def describe_towers(report: TowerReport) -> list[str]:

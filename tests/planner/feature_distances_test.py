@@ -114,5 +114,11 @@ def test_distances_of_both_kinds():
   similarity = Similarity(np.array([[1, 0.3], [0.3, 1]]), 5)
   assert similarity.to_distances().tolist() == [[0, 0.7], [0.7, 0]]
   assert similarity.to_distances('diverse').tolist() == [[0, 0.3], [0.3, 0]]
+  assert similarity.scale().matrix.tolist() == [[1, 1], [1, 1]]
+  three = np.array([[1, 0.1, 0.2], [0.1, 1, 0], [0.2, 0, 1]])
+  scaled = Similarity(three, 5).scale().matrix
+  np.testing.assert_allclose(scaled, [[1, 0.5, 1], [0.5, 1, 0], [1, 0, 1]])
+  nothing = Similarity(np.eye(3), 5)
+  assert nothing.scale() is nothing
   with pytest.raises(ValueError, match="'near', must be one of coherent"):
     similarity.to_distances('near')

@@ -1,5 +1,6 @@
 """Towers: exact assignments, bounds that hold, blocks that are found."""
 
+import doctest
 import itertools
 
 import numpy as np
@@ -7,6 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genrec_jax.config import tower_file
+from genrec_jax.planner import (
+  feature_distances,
+  feature_points,
+  tower_assignment,
+  tower_bounds,
+  tower_clusters,
+  tower_partitioner,
+)
 from genrec_jax.planner.tower_assignment import assign_items
 from genrec_jax.planner.tower_bounds import Bounds, Item, TowerBoundsError
 from genrec_jax.planner.tower_clusters import (
@@ -20,6 +30,7 @@ from genrec_jax.planner.tower_partitioner import (
   group_by_table,
   partition_features,
 )
+from genrec_jax.report import tower_plane
 
 
 def make_items(sizes, nbytes=None, loads=None):
@@ -249,3 +260,20 @@ def test_wrong_shapes_and_strategies():
     deal_features(own, 2, 'rund')
   dealt = deal_features(own, 2, 'random', seed=3)
   assert dealt == deal_features(own, 2, 'random', seed=3)
+
+
+@pytest.mark.parametrize(
+  'module',
+  [
+    feature_distances,
+    feature_points,
+    tower_assignment,
+    tower_bounds,
+    tower_clusters,
+    tower_file,
+    tower_partitioner,
+    tower_plane,
+  ],
+)
+def test_examples_of_docstrings_are_true(module):
+  assert doctest.testmod(module).failed == 0
