@@ -207,13 +207,14 @@ class Tables(Protocol):
   def fetch(self, arrays, routes):
     """Reads rows and sums; the step differentiates with respect to them."""
 
-  def finish(self, modules, fetched, routes):
+  def finish(self, modules, fetched, routes, draws=None):
     """(table -> rows, feature -> sums) that the loss sees; differentiable.
 
     Args:
       modules: parameters of what stands between two exchanges, {} for none.
       fetched: from `fetch`.
       routes: from `route`.
+      draws: what towers draw from (`embedding.towers.TowerDraws`), or None.
     """
 
   def push(

@@ -21,6 +21,7 @@ from genrec_jax.config.files import (
 from genrec_jax.config.loading import save, to_json
 from genrec_jax.config.model_choice import choose_model, set_model
 from genrec_jax.config.overrides import apply_override
+from genrec_jax.config.planted_blocks import planted_blocks
 from genrec_jax.config.rankers import (
   dcn,
   deepfm,
@@ -64,6 +65,7 @@ __all__ = [
   'load_saved',
   'lr',
   'parallel',
+  'planted_blocks',
   'ranking',
   'pool_history',
   'ranking_smoke',

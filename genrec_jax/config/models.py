@@ -240,7 +240,40 @@ _ENOUGH_FOR_PRODUCTS = 5  # vectors of DLRM, whose pairs are ten
 
 
 @dataclasses.dataclass(frozen=True)
-class DLRM:
+class Towers:
+  """What models have that may stand on towers; see `models.dmt`.
+
+  Attributes:
+    towers: which features share a tower: '' for none, a number of towers, to
+      which features are dealt in turn, 'auto' for as many as there are hosts or
+      'auto:N' for N, of features that in the training data go together, or the
+      path of a towers.json; see docs/dmt.md.
+    tower: what a tower computes: 'own' is that of the model, 'dlrm', 'dcn' and
+      'wukong' those of these models, 'identity' nothing.
+    tower_width: width of the rows of tables under towers; 0 is `dim`.
+    tower_compression: how many times fewer numbers leave a tower than go in.
+    tower_vectors: vectors made of a whole tower, c; 0 is what
+      `tower_compression` asks for.
+    tower_each: vectors made of each feature by the tower of DLRM, p.
+    tower_cross: cross layers of the tower of DCN.
+    tower_dropout: rate on what leaves a tower.
+  """
+
+  towers: str = ''
+  tower: str = 'own'
+  tower_width: int = 0
+  tower_compression: float = 2.0
+  tower_vectors: int = 0
+  tower_each: int = 0
+  tower_cross: int = 1
+  tower_dropout: float = 0.0
+
+  def __post_init__(self):
+    check_fields(self, tower=('own', 'dlrm', 'dcn', 'wukong', 'identity'))
+
+
+@dataclasses.dataclass(frozen=True)
+class DLRM(Towers):
   """Sizes of `models.dlrm`.
 
   Attributes:
@@ -269,6 +302,7 @@ class DLRM:
   dtype: str = 'float32'
 
   def __post_init__(self):
+    super().__post_init__()
     check_fields(
       self,
       interaction=('auto', 'dot', 'cat'),
@@ -293,7 +327,7 @@ class DLRM:
 
 
 @dataclasses.dataclass(frozen=True)
-class DCN:
+class DCN(Towers):
   """Sizes of `models.dcn`.
 
   Attributes:
@@ -329,6 +363,7 @@ class DCN:
   dtype: str = 'float32'
 
   def __post_init__(self):
+    super().__post_init__()
     check_fields(
       self,
       structure=('cross', 'stacked', 'parallel', 'stacked_parallel'),
@@ -393,7 +428,7 @@ class FinalMLP:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wukong:
+class Wukong(Towers):
   """Sizes of `models.wukong`.
 
   Attributes:
@@ -465,6 +500,7 @@ class Wukong:
   dtype: str = 'float32'
 
   def __post_init__(self):
+    super().__post_init__()
     check_fields(self, fm=('optimised', 'full', 'triangular'), dtype=DTYPES)
     for field in ('layers', 'rank'):
       if getattr(self, field) < 1:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from genrec_jax.config.errors import ConfigError
 
 NAME = 'towers.json'
+OF_A_RUN = 'model_towers.json'  # in its workdir: the towers that its model has
 VERSION = 1
 _MOST_BYTES = 1 << 26  # of a file; more cannot be names of features
 
@@ -157,6 +158,27 @@ def read_towers(path: str | os.PathLike) -> TowerPlan:
     return TowerPlan.from_json(data)
   except ConfigError as error:
     raise ConfigError(f'{path} is no file of towers: {error}') from None
+
+
+def read_run_towers(workdir: str | os.PathLike, config) -> tuple:
+  """The features of each tower of a trained run; () where its model has none.
+
+  Args:
+    workdir: of the run.
+    config: of the run.
+
+  Raises:
+    ConfigError: the file of its towers is damaged or missing.
+  """
+  if not config.model.get('towers', ''):
+    return ()
+  path = pathlib.Path(workdir) / OF_A_RUN
+  if not path.exists():
+    raise ConfigError(
+      f'{path} is missing, which says what features the towers of the model '
+      'have; continue the training of this workdir, which writes it again'
+    )
+  return read_towers(path).towers
 
 
 def write_towers(path: str | os.PathLike, plan: TowerPlan) -> None:

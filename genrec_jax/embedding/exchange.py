@@ -35,6 +35,9 @@ class Exchange:
     overflow: what happens if the room is too small: 'rounds' or 'raise'.
     forward: name of the number format of the rows, see `codecs.names`.
     backward: name of the number format of their gradients.
+    near_forward: that of sums within a host, on their way to the towers; '' is
+      `forward`.
+    near_backward: that of their gradients; '' is `backward`.
     gradient_scale: power of two by which gradients in float16 are multiplied
       before they travel, and divided afterwards. Formats with more range, or
       with a scale for each row, do not need it.
@@ -47,6 +50,8 @@ class Exchange:
   overflow: str = 'rounds'
   forward: str = 'float32'
   backward: str = 'float32'
+  near_forward: str = ''
+  near_backward: str = ''
   gradient_scale: float = 4096.0
   # A mapping has no hash; programs kept by their exchange still compare it.
   formats: Formats = dataclasses.field(
@@ -59,6 +64,8 @@ class Exchange:
       'overflow': OVERFLOWS,
       'forward': codecs.names(self.formats),
       'backward': codecs.names(self.formats),
+      'near_forward': ('', *codecs.names(self.formats)),
+      'near_backward': ('', *codecs.names(self.formats)),
     }.items():
       if getattr(self, field) not in allowed:
         raise ValueError(
@@ -84,10 +91,22 @@ class Exchange:
   @property
   def gradient_codec(self) -> codecs.Codec:
     """How gradients of rows travel."""
-    codec = codecs.find_codec(
-      self.backward, backward=True, formats=self.formats
-    )
-    if self.backward != 'float16':
+    return self._find_gradient_codec(self.backward)
+
+  @property
+  def near_row_codec(self) -> codecs.Codec:
+    """How sums travel within a host, on their way to towers."""
+    name = self.near_forward or self.forward
+    return codecs.find_codec(name, formats=self.formats)
+
+  @property
+  def near_gradient_codec(self) -> codecs.Codec:
+    """How their gradients travel."""
+    return self._find_gradient_codec(self.near_backward or self.backward)
+
+  def _find_gradient_codec(self, name: str) -> codecs.Codec:
+    codec = codecs.find_codec(name, backward=True, formats=self.formats)
+    if name != 'float16':
       return codec
     return dataclasses.replace(codec, scale=self.gradient_scale)
 

@@ -98,12 +98,14 @@ class LocalTables:
     """
     if blocks:
       raise ValueError('rows in blocks are for sharded tables')
+    if self.towers is not None:
+      towers_lib.require_sums(self.towers, reads)
     # A sum needs the rows of its bags, which a store on the host brings to the
     # device only for ids that are read row by row.
     by_rows = stores.host_tables(self.stores)
     pooling = {
       feature: way
-      for feature, way in self.pooling.items()
+      for feature, way in self._ways.items()
       if feature not in reads or reads[feature].table not in by_rows
     }
     single, bags = lookup.split_reads(reads, pooling)
@@ -118,6 +120,12 @@ class LocalTables:
       for name, read in single.items()
     }
     return LocalRoutes(ids, index, bags)
+
+  @property
+  def _ways(self) -> dict[str, str]:
+    """As `pooling`; what towers see is always sums."""
+    under = self.towers.features if self.towers is not None else ()
+    return dict(self.pooling) | {n: 'sums' for own in under for n in own}
 
   def prepare(self, arrays, slots, routes: LocalRoutes):
     """Lets stores bring the rows of a batch; runs on the host, not under jit.
@@ -172,18 +180,19 @@ class LocalTables:
     }
     return rows, sums
 
-  def finish(self, modules, fetched, routes: LocalRoutes):
+  def finish(self, modules, fetched, routes: LocalRoutes, draws=None):
     """Turns what was fetched into what the loss sees; differentiated with it.
 
     Args:
       modules: parameters of all towers, `[T, ...]`.
       fetched: from `fetch`.
       routes: from `route`.
+      draws: `towers.TowerDraws`, or None.
     """
     rows, sums = fetched
+    del routes
     if self.towers is not None:
-      towers_lib.require_sums(self.towers, routes.bags)
-      sums = towers_lib.apply_on_one_device(self.towers, modules, sums)
+      sums = towers_lib.apply_on_one_device(self.towers, modules, sums, draws)
     return rows, sums
 
   def push(
@@ -261,7 +270,7 @@ class SingleDeviceEvalRuntime:
 
   Attributes:
     pooling: feature -> 'rows' or 'sums', as in `LocalTables`.
-    towers: as in `LocalTables`.
+    towers: as in `LocalTables`; None for those of the task, if it has any.
     maps: table -> an id map of the caller's own, in place of the table's.
     stores: table -> its store, as in `LocalTables`. Tables of stores that work
       on the host cannot be read here: the device holds some of their rows.
@@ -308,20 +317,20 @@ class SingleDeviceEvalRuntime:
           'on the host: the device holds only some of its rows, so that it '
           'cannot be evaluated; leave it out of Extensions.stores'
         )
+    towers = self.towers or getattr(task, 'towers', None)
     id_map = id_maps.collect_maps(task, self.maps)
     rows = id_map.lookup(weights['id_states'], reads)
     views = lookup.view_tables(tables, reads, rows)
     sums = {}
     for name, read in reads.items():
       # A tower takes sums, whatever way they were made in training.
-      under = self.towers is not None and name in self.towers
+      under = towers is not None and name in towers
       if read.pooling != 'none' and (under or self.pooling.get(name) == 'sums'):
         # An id map may have made other rows of the ids.
         mapped = dataclasses.replace(read, ids=rows.get(name, read.ids))
         sums[name] = lookup.pool_table(tables[read.table], mapped)
-    if self.towers is not None:
-      sums = towers_lib.apply_on_one_device(
-        self.towers, weights['modules'], sums
-      )
+    if towers is not None:
+      sums = towers_lib.apply_on_one_device(towers, weights['modules'], sums)
+      views[towers_lib.NAME] = lookup.TowerView(sums.pop(towers_lib.NAME))
     views.update({n: lookup.SumView(x, reads[n]) for n, x in sums.items()})
     return weights['params'], views

@@ -129,6 +129,22 @@ class SumView:
     )
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TowerView:
+  """What the towers have made of their features.
+
+  Attributes:
+    vectors: `[B, vectors, E]`, tower behind tower.
+  """
+
+  vectors: jax.Array
+
+  def all(self) -> jax.Array:
+    """`[B, vectors, E]`."""
+    return self.vectors
+
+
 def view_table(
   table: jax.Array, read: Read, rows: jax.Array | None = None
 ) -> RowView:
@@ -339,10 +355,22 @@ def finish_sums(sums: jax.Array, read: Read, rows: int) -> jax.Array:
     read: the packed read.
     rows: number of rows of the table.
   """
-  # Wrong ids were left out of the sums, which would hide them.
+  return mark_wrong_ids(apply_mean(sums, read), read, rows)
+
+
+def mark_wrong_ids(x: jax.Array, read: Read, rows: int) -> jax.Array:
+  """What was made of bags; all NaN if any of their ids is not a row.
+
+  Wrong ids are left out of sums, which would hide them.
+
+  Args:
+    x: made of the bags.
+    read: the packed read.
+    rows: number of rows of its table.
+  """
   real = jnp.arange(read.ids.shape[0]) < jnp.sum(read.lengths)
   wrong = jnp.any(real & ((read.ids < 0) | (read.ids >= rows)))
-  return jnp.where(wrong, jnp.nan, apply_mean(sums, read))
+  return jnp.where(wrong, jnp.nan, x)
 
 
 def apply_mean(x: jax.Array, read: Read) -> jax.Array:

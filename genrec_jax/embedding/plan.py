@@ -37,7 +37,7 @@ VERSION = 2
 
 # Sections of `ShardingPlan.extra` that this version understands. A plan with
 # another one is refused: it was made for something that would not be done.
-EXTRA_SECTIONS: frozenset[str] = frozenset()
+EXTRA_SECTIONS: frozenset[str] = frozenset({'towers'})
 
 _SHAPE = ('replicas', 'hosts', 'devices')
 _KEYS = {1: {'version', 'tables', *_SHAPE}}

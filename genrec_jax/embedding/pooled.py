@@ -14,11 +14,14 @@ position along the axes `over` decides which of their rows it holds:
 
 Ids go the opposite way, by all_to_all along `to` and all_gather along `over`,
 and so do the gradients of the sums. Ids whose rows are on another device, and
-padding, read the stack's spare row of zeros.
+padding, read the stack's spare row of zeros. Under towers (tower_exchange.py)
+no collective spans all devices: what would go along host and dev at once goes
+along one after the other.
 """
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +70,8 @@ class PooledFeatures:
     hosts: number of hosts of the replica group.
     devices: number of devices of a host.
     entries: (feature, piece) pairs, a piece being some columns of a table.
-    towers: whether the sums go through towers on their way.
+    in_steps: whether ids go from host to host first, and then to a device of
+      the host.
   """
 
   stack: Stack
@@ -75,7 +79,7 @@ class PooledFeatures:
   hosts: int
   devices: int
   entries: tuple[tuple[str, Piece], ...]
-  towers: bool = False
+  in_steps: bool = False
 
   @property
   def key(self) -> str:
@@ -141,11 +145,30 @@ class PooledFeatures:
     Returns:
       (feature, first column) -> `[B, C]` float32.
     """
-    return self.name_sums(
-      self.send_far(self.fetch_near(received, array, codec), codec)
+    return self._name_sums(
+      self._send_far(self._fetch_near(received, array, codec), codec)
     )
 
-  def fetch_near(
+  def sum_rows(self, received: IncomingRequests, array: jax.Array) -> jax.Array:
+    """`[W, P, B, C]` float32: what the rows of this device add to each sum.
+
+    Args:
+      received: from `route`.
+      array: `[depth, C]` this device's rows.
+    """
+    spare = self.stack.depth - 1
+    weights = received.weights
+    sums = pallas_kernels.embedding_bag(
+      array,
+      jnp.minimum(received.rows, spare).reshape(-1),
+      received.lengths.reshape(-1),
+      weights=None if weights is None else weights.reshape(-1),
+    )
+    sums = sums.astype(jnp.float32)
+    # Without the bag of padding of each entry.
+    return sums.reshape(*received.lengths.shape, -1)[:, :, :-1]
+
+  def _fetch_near(
     self, received: IncomingRequests, array: jax.Array, codec: codecs.Codec
   ) -> jax.Array:
     """Sums over the devices along `over`, not yet sent along `to`.
@@ -159,17 +182,7 @@ class PooledFeatures:
       `[A, P, B, C]` float32: for the A devices along `to` that asked, the sums
       of the P entries of this device.
     """
-    spare = self.stack.depth - 1
-    weights = received.weights
-    sums = pallas_kernels.embedding_bag(
-      array,
-      jnp.minimum(received.rows, spare).reshape(-1),
-      received.lengths.reshape(-1),
-      weights=None if weights is None else weights.reshape(-1),
-    )
-    sums = sums.astype(jnp.float32)
-    # Without the bag of padding of each entry.
-    sums = sums.reshape(*received.lengths.shape, -1)[:, :, :-1]
+    sums = self.sum_rows(received, array)
     _, over = _AXES[self.spread]
     # One device holds whole rows: its sums are complete.
     if not over:
@@ -184,11 +197,11 @@ class PooledFeatures:
     sums = lax.all_to_all(codec.encode(sums), over, 1, 1)
     return jnp.sum(codec.decode(sums, columns), axis=1)
 
-  def send_far(self, sums: jax.Array, codec: codecs.Codec) -> jax.Array:
-    """Sends the sums of `fetch_near` to the devices that asked for them.
+  def _send_far(self, sums: jax.Array, codec: codecs.Codec) -> jax.Array:
+    """Sends the sums of `_fetch_near` to the devices that asked for them.
 
     Args:
-      sums: `[A, P, B, C]` from `fetch_near`.
+      sums: `[A, P, B, C]` from `_fetch_near`.
       codec: the number format in which they travel.
 
     Returns:
@@ -200,7 +213,7 @@ class PooledFeatures:
     columns = sums.shape[-1]
     return codec.decode(lax.all_to_all(codec.encode(sums), to, 0, 0), columns)
 
-  def name_sums(self, sums: jax.Array) -> dict[tuple[str, int], jax.Array]:
+  def _name_sums(self, sums: jax.Array) -> dict[tuple[str, int], jax.Array]:
     """`[columns, P, B, C]` -> (feature, first column) -> `[B, C]`."""
     return {
       (feature, piece.first_column): sums[column, place]
@@ -232,27 +245,12 @@ class PooledFeatures:
     sent = codec.decode(
       self._send_to_holders(codec.encode(sent)), self.stack.columns
     )
-    return self._of_rows(received, sent)
+    return self.find_rows(received, sent)
 
-  def push_near(
-    self, received: IncomingRequests, grads: jax.Array, codec: codecs.Codec
+  def find_rows(
+    self, received: IncomingRequests, sent: jax.Array
   ) -> lookup.BagGradients:
-    """Gradients of the sums of `fetch_near`, sorted by the rows of this device.
-
-    Args:
-      received: from `route`.
-      grads: `[A, P, B, C]`.
-      codec: the number format in which they travel.
-    """
-    _, over = _AXES[self.spread]
-    if over:
-      grads = lax.all_gather(codec.encode(grads), over, axis=1)
-      grads = grads.reshape(-1, *grads.shape[2:])
-      grads = codec.decode(grads, self.stack.columns)
-    return self._of_rows(received, grads)
-
-  def _of_rows(self, received: IncomingRequests, sent) -> lookup.BagGradients:
-    """Gradients `[W, P, B, C]` of all requested sums, sorted by their rows."""
+    """Gradients `[W, P, B, C]` of all requested sums, with their rows here."""
     # The padding bag of every piece.
     sent = jnp.pad(sent, ((0, 0), (0, 0), (0, 1), (0, 0)))
     weights = received.weights
@@ -276,6 +274,27 @@ class PooledFeatures:
     )
 
   # --- Who has what: known before the program runs.
+
+  @functools.cached_property
+  def slots(self) -> dict[tuple[str, Piece], tuple[int, int]]:
+    """Entry -> its host, and its place among the S * P sums of the host."""
+    each = len(self._device_columns) // self.hosts  # S
+    return {
+      entry: (column // each, column % each * self._most_pieces + place)
+      for entry, (column, place) in self._column_places.items()
+    }
+
+  def mark_entries(self, has: Callable[[str], bool]) -> np.ndarray:
+    """`[columns, P]`: whether each entry is of a feature that has something."""
+    marks = np.zeros((len(self._device_columns), self._most_pieces), bool)
+    for (feature, _), at in self._column_places.items():
+      marks[at] = has(feature)
+    return marks
+
+  def pick_own(self, values: np.ndarray) -> jax.Array:
+    """Those of `[columns, ...]` that are of this device's column."""
+    to, _ = _AXES[self.spread]
+    return jnp.asarray(values)[lax.axis_index(to) if to else 0]
 
   @functools.cached_property
   def _device_columns(self) -> list[list[tuple[str, Piece]]]:
@@ -316,8 +335,7 @@ class PooledFeatures:
     numbers = np.zeros((len(self._device_columns), self._most_pieces), np.int32)
     for (feature, _), (column, place) in self._column_places.items():
       numbers[column, place] = names.index(feature)
-    to, _ = _AXES[self.spread]
-    return jnp.asarray(numbers)[lax.axis_index(to) if to else 0]
+    return self.pick_own(numbers)
 
   def _column_room(self, bags) -> int:
     """How many ids a column has room for."""
@@ -336,10 +354,10 @@ class PooledFeatures:
         end = start + bags[feature].ids.shape[0]
         of[column, start:end] = self.stack.pieces.index(piece)
         start = end
-    to, over = _AXES[self.spread]
+    _, over = _AXES[self.spread]
     # The program is one for all devices; the tables of a device follow from its
     # position.
-    number = jnp.asarray(of)[lax.axis_index(to) if to else 0]
+    number = self.pick_own(of)
     me = lax.axis_index(over) if over else jnp.int32(0)
 
     def take_numbers(values, dtype=jnp.int32):
@@ -367,6 +385,10 @@ class PooledFeatures:
   def _send_to_holders(self, x: jax.Array) -> jax.Array:
     """`[columns, ...]` of each device -> `[W, ...]` at the holders."""
     to, over = _AXES[self.spread]
+    if self.in_steps and self.spread == plan_lib.ONE:
+      x = x.reshape(self.hosts, self.devices, *x.shape[1:])
+      x = lax.all_to_all(lax.all_to_all(x, 'host', 0, 0), 'dev', 1, 1)
+      return x.reshape(-1, *x.shape[2:])
     # First between the tables, then between the rows of a table.
     if to:
       x = lax.all_to_all(x, to, 0, 0)

@@ -113,7 +113,7 @@ class Scheme:
       return ()
     if not self.many_pieces:
       return (turn % (hosts if self.spread == HOST else hosts * devices),)
-    count = _most_equal_pieces(spec.dim, self.most_pieces(hosts, devices))
+    count = find_most_pieces(spec.dim, self.most_pieces(hosts, devices))
     first = turn % hosts * devices if self.one_host else 0
     return tuple(range(first, first + count))
 
@@ -158,6 +158,6 @@ def describe_unknown(name: str, schemes: Mapping[str, Scheme]) -> str:
   )
 
 
-def _most_equal_pieces(dim: int, most: int) -> int:
+def find_most_pieces(dim: int, most: int) -> int:
   """The most equal pieces, up to `most`, that a width can be cut into."""
   return max(n for n in range(1, most + 1) if dim % n == 0)

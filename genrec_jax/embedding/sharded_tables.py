@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec
 from genrec_jax.embedding import copied_tables, lookup, row_exchange
 from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding import init as init_lib
+from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import Addresses, Stack, StackLayout
 from genrec_jax.embedding.pooled import IncomingRequests
@@ -31,6 +32,7 @@ from genrec_jax.embedding.row_routes import (
 from genrec_jax.embedding.row_updates import Moved, RowUpdates
 from genrec_jax.embedding.scheme import PlanError
 from genrec_jax.embedding.sum_exchange import SumExchange
+from genrec_jax.embedding.tower_exchange import TowerExchange
 from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import collectives
@@ -105,7 +107,7 @@ class ShardedTables:
           'max_norm or l2 decay, or a scheme that leaves rows whole'
         )
 
-    self._sum_exchange  # refuses towers that do not fit
+    self._tower_exchange  # refuses towers that do not fit
 
   def optimizer(self, table: str) -> RowOptimizerLike:
     """The row optimizer of a table."""
@@ -135,7 +137,20 @@ class ShardedTables:
 
   @functools.cached_property
   def _sum_exchange(self) -> SumExchange:
-    return SumExchange(self.layout, self.specs, self.exchanges, self.towers)
+    return SumExchange(self.layout, self.specs, self.exchanges)
+
+  @functools.cached_property
+  def _tower_exchange(self) -> TowerExchange | None:
+    if self.towers is None:
+      return None
+    return TowerExchange(self.layout, self.exchanges, self.towers)
+
+  def _split_bags(self, bags: dict[str, Read]):
+    """Those of features under no tower, and those of towers."""
+    if self.towers is None:
+      return bags, {}
+    under = {name: read for name, read in bags.items() if name in self.towers}
+    return {n: read for n, read in bags.items() if n not in under}, under
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
     """This device's part of every array, fresh."""
@@ -175,8 +190,6 @@ class ShardedTables:
         the sum of a row depends on the blocks of all shards, and not on which
         device has which of them. 0 adds up as is quickest.
     """
-    if blocks and self.towers is not None:
-      raise ValueError('towers and rows in blocks do not go together')
     parts = max(blocks, 1)
     single, bags = lookup.split_reads(reads, self._find_ways(reads))
     distinct = {
@@ -206,13 +219,17 @@ class ShardedTables:
           ]
         )
       routed[key] = route_addresses(exchange, stack, addresses, parts, keys)
-    return ShardedRoutes(
-      distinct, index, bags, routed, self._sum_exchange.route(bags), blocks
-    )
+    plain, under = self._split_bags(bags)
+    requests = self._sum_exchange.route(plain)
+    if self._tower_exchange is not None:
+      requests |= self._tower_exchange.route(under)
+    return ShardedRoutes(distinct, index, bags, routed, requests, blocks)
 
   def _find_ways(self, reads: Mapping[str, Read]) -> dict[str, str]:
     """Pooled feature -> 'rows' or 'sums', as they really travel."""
     ways = dict(self.pooling)
+    if self.towers is not None:  # which see sums, whatever would be cheaper
+      ways |= {name: 'sums' for own in self.towers.features for name in own}
     for feature, read in reads.items():
       pieces = self.layout.pieces.get(read.table, ())
       if ways.get(feature) != 'sums' or read.lengths is None or not pieces:
@@ -244,8 +261,7 @@ class ShardedTables:
 
     Returns:
       (table -> `[N, D]` rows of the distinct ids, feature -> `[P * B, D]` sums
-      or means, stack -> `[A, P, B, C]` sums of its features under towers),
-      float32.
+      or means, and what `TowerExchange.fetch` returns), float32.
     """
     by_table = {
       name: {} for name in routes.ids
@@ -266,25 +282,33 @@ class ShardedTables:
         values[name] = lookup.fetch_rows(arrays[name], ids).astype(jnp.float32)
       else:
         values[name] = _join_columns(by_table[name])
-    sums, near = self._sum_exchange.fetch(arrays, routes.pooled, routes.bags)
-    for name, read in routes.bags.items():
+    bags, under = self._split_bags(routes.bags)
+    sums, near = self._sum_exchange.fetch(arrays, routes.pooled, bags), {}
+    if self._tower_exchange is not None:
+      near = self._tower_exchange.fetch(arrays, routes.pooled, under)
+    for name, read in bags.items():
       if read.table in self.layout.whole:
         sums[name] = lookup.pool_table(arrays[read.table], read)
     return values, sums, near
 
-  def finish(self, modules, fetched, routes: ShardedRoutes):
+  def finish(self, modules, fetched, routes: ShardedRoutes, draws=None):
     """Turns what was fetched into what the loss sees; differentiated with it.
 
     Rows and plain sums have travelled already. The sums of features under
     towers are still on their host.
 
     Args:
-      modules: parameters of the towers on this host, `[1, ...]`.
+      modules: parameters of the towers on this host, `[K, ...]`.
       fetched: from `fetch`.
       routes: from `route`.
+      draws: `towers.TowerDraws` of this device's examples, or None.
     """
     rows, sums, near = fetched
-    return rows, sums | self._sum_exchange.finish(modules, near, routes.bags)
+    if self._tower_exchange is not None:
+      _, under = self._split_bags(routes.bags)
+      made = self._tower_exchange.finish(modules, near, under, draws)
+      sums = sums | {towers_lib.NAME: made}
+    return rows, sums
 
   def push(
     self,
@@ -342,9 +366,11 @@ class ShardedTables:
   def _group_gradients(self, routes: ShardedRoutes, of_rows, of_bags, of_near):
     """Stack -> what is pushed to its rows, each row by one of them."""
     pushed = {}  # stack -> exchange -> what comes that way
-    for name, exchange, grads in self._sum_exchange.push(
-      routes.pooled, of_bags, of_near, routes.bags
-    ):
+    bags, under = self._split_bags(routes.bags)
+    sums = self._sum_exchange.push(routes.pooled, of_bags, bags)
+    if self._tower_exchange is not None:
+      sums += self._tower_exchange.push(routes.pooled, of_near, under)
+    for name, exchange, grads in sums:
       ways = pushed.setdefault(name, {})
       ways.setdefault(exchange, _Pushed(self._stacks[name])).of_bags.append(
         grads

@@ -30,7 +30,12 @@ from genrec_jax.runtime import optimizer as optimizer_lib
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.restoring import ResumePoint
 from genrec_jax.runtime.state import TrainState
-from genrec_jax.runtime.step import make_step, route_reads, view_reads
+from genrec_jax.runtime.step import (
+  add_dense_towers,
+  make_step,
+  route_reads,
+  view_reads,
+)
 
 LOG = logging.getLogger('genrec_jax')
 SPLIT, ALIKE = 'split', 'alike'  # a shard on each device, or the same on all
@@ -71,7 +76,8 @@ class MeshRuntime:
     """
     p = self._parallel = config.parallel
     self.extensions = extensions = extensions or Extensions()
-    self.maps, towers = extensions.id_maps, extensions.towers
+    self.maps = extensions.id_maps
+    towers = state_lib.find_towers(task, extensions)
     stage_lib.check_mesh(extensions.stores)
     self._config, self._task, self._tx = config, task, tx
     self.mesh = mesh or mesh_lib.make_mesh(
@@ -110,7 +116,9 @@ class MeshRuntime:
       ),
       self.mesh,
       shapes,
-      {} if towers is None else {'modules/.*': towers_lib.CUT},
+      {'modules/.*': towers_lib.CUT}
+      if towers is not None and shapes.get('modules')
+      else {},
     )
     # The loop and the checkpoints see plain arrays; only steps see shards.
     self._specs = self._state_specs()
@@ -270,7 +278,8 @@ class MeshRuntime:
     fetched = self._tables.fetch(weights['tables'], routed.routes)
     modules = whole.get('modules', {})
     finished = self._tables.finish(modules, fetched, routed.routes)
-    return whole['params'], view_reads(whole['tables'], routed, finished)
+    views = view_reads(whole['tables'], routed, finished)
+    return whole['params'], add_dense_towers(task, modules, views)
 
   def restore(self, checkpoints, step, data=None) -> ResumePoint:
     """The state of a checkpoint, whatever plan and mesh it was trained on."""

@@ -12,6 +12,7 @@ from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import single_scheme as schemes_lib
+from genrec_jax.embedding import tower_plans
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.scheme import SCHEMES
 from genrec_jax.formatting import format_bytes
@@ -48,17 +49,28 @@ def make_plan(
   schemes = extensions.schemes
   check_scheme(p, specs, schemes)
   rule = pooling_rule(config, extensions)
-  if not p.plan and p.scheme == AUTO:
+  towers = state_lib.find_towers(task, extensions)
+  if towers is not None:
+    tower_plans.check_settings(p, towers)
+  elif not p.plan and p.scheme == AUTO:
     work = _describe_work(config, task, mesh_shape, extensions)
     return planner.make_plan(**work, schemes=schemes, pooling=rule)[0]
   if p.plan:
     plan = _load_plan(p.plan, specs, mesh_shape, schemes)
+  elif towers is not None:
+    tables = {n: r.table for n, r in task.expected_reads().items()}
+    plan = tower_plans.plan_towers(
+      towers, tables, specs, p.scheme, **mesh_shape, schemes=schemes
+    )
   else:
     plan = schemes_lib.plan_with_scheme(
       specs, p.scheme or DEFAULT_SCHEME, **mesh_shape, schemes=schemes
     )
   loads = expected_loads(config, task, mesh_shape, extensions)
-  return pooling.fill_pooling(plan, loads, config.train.batch_size, rule)
+  plan = pooling.fill_pooling(plan, loads, config.train.batch_size, rule)
+  if towers is not None:
+    plan = tower_plans.add_towers(plan, towers, task)
+  return plan
 
 
 def _load_plan(path: str, specs, mesh_shape: dict, schemes):
@@ -403,7 +415,8 @@ def _features_by_table(task) -> dict[str, tuple[planner.Feature, ...]]:
 
 def dense_part(config, task, shape: dict) -> planner.DensePart:
   """Everything that optax updates, and its averages."""
-  trained = jax.eval_shape(lambda: state_lib.init_optax_params(task, 0))
+  towers = state_lib.find_towers(task)
+  trained = jax.eval_shape(lambda: state_lib.init_optax_params(task, 0, towers))
   count = _count_parameters(trained)
   # Running averages are kept of parameters, and of no table.
   averaged = 0

@@ -44,7 +44,8 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
   ):
     self._config, self._task, self._tx = config, task, tx
     self.extensions = extensions = extensions or Extensions()
-    self.maps, self.towers = extensions.id_maps, extensions.towers
+    self.maps = extensions.id_maps
+    self.towers = state_lib.find_towers(task, extensions)
     self.stores = extensions.stores
     stage_lib.check_one_device(config, self.stores)
     specs = state_lib.row_specs(task)
@@ -60,7 +61,7 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
       specs,
       optimizer_lib.row_options(config.optimizer),
       self.pooling,
-      extensions.towers,
+      self.towers,
       extra_optimizers=extensions.row_optimizers,
       stores=self.stores,
     )

@@ -92,11 +92,62 @@ def init_keys(seed: int) -> jax.Array:
   return jax.random.split(jax.random.fold_in(jax.random.key(seed), name))
 
 
+def find_towers(task, extensions=None):
+  """What sums go through between two exchanges: of the task, or from outside.
+
+  Args:
+    task: whose model may have towers.
+    extensions: `contracts.Extensions`, or None.
+
+  Returns:
+    An `embedding.towers.Towers`, or None, also where `find_dense_towers` has
+    them.
+  """
+  own = getattr(task, 'towers', None)
+  outside = None if extensions is None else extensions.towers
+  if own is not None and outside is not None:
+    raise ValueError(
+      'Extensions.towers and the towers of the model (model.towers) are both '
+      'there; leave one of them out'
+    )
+  if find_dense_towers(task) is not None:
+    return None
+  return outside if own is None else own
+
+
+def find_dense_towers(task):
+  """Towers over tables that optax updates, and that every device holds.
+
+  Nothing travels then: each device runs all towers, on its own examples.
+
+  Args:
+    task: whose model may have towers.
+
+  Returns:
+    An `embedding.towers.Towers`, or None.
+  """
+  towers = getattr(task, 'towers', None)
+  if towers is None:
+    return None
+  reads, dense = task.expected_reads(), dense_specs(task)
+  tables = {reads[name].table for own in towers.features for name in own}
+  if not tables & dense.keys():
+    return None
+  if rest := sorted(tables - dense.keys()):
+    raise ValueError(
+      f'of the tables under towers, {sorted(tables & dense.keys())} are '
+      f'updated by optax (dense) and {rest} by rows; let config.tables and '
+      'optimizer.rows.name update all of them in one way'
+    )
+  return towers
+
+
 def init_optax_params(task, seed: int, towers=None) -> dict:
   """That, fresh; the towers are `embedding.towers.Towers`."""
   model_key, table_key = init_keys(seed)
   tables = {n: init_table(s, table_key) for n, s in dense_specs(task).items()}
   fresh = {'params': task.init(model_key), 'tables': tables}
+  towers = towers or find_dense_towers(task)
   if towers is not None:
     fresh['modules'] = towers.init(jax.random.fold_in(model_key, 1))
   return fresh

@@ -16,6 +16,7 @@ import optax
 
 from genrec_jax.contracts import IdMap
 from genrec_jax.embedding import id_maps, lookup
+from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.features import POOLINGS, Read
 from genrec_jax.parallel import collectives, rules
@@ -24,6 +25,8 @@ from genrec_jax.parallel.single_device import SingleDeviceLayout
 from genrec_jax.runtime import measurements as measurements_lib
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.state import TrainState
+
+_TOWERS = 0x70777273  # what the key of a step is folded with for towers
 
 
 @jax.tree_util.register_dataclass
@@ -139,12 +142,15 @@ def make_step(
       task, state.params, state.tables, state.modules
     )
     gathered = dense.gather(trained)
-    modules = gathered.get('modules', {})
-    gathered = {name: x for name, x in gathered.items() if name != 'modules'}
+    modules, draws = {}, None
+    if tables.towers is not None:
+      modules = gathered.get('modules', {})
+      draws = _draw_for_towers(task, tables.towers, key, batch)
+      gathered = {name: x for name, x in gathered.items() if name != 'modules'}
     # Back from what the loss sees to what was fetched; chained around the loop
     # over microbatches, so that what travels in between travels once a step.
     finished, back = jax.vjp(
-      lambda modules, x: tables.finish(modules, x, routed.routes),
+      lambda modules, x: tables.finish(modules, x, routed.routes, draws),
       modules,
       fetched,
     )
@@ -155,6 +161,7 @@ def make_step(
         whole['tables'], routed, finished, microbatch, blocks
       )
       own = _attach_full_batch(microbatch.batch, batch, microbatches)
+      rows = add_dense_towers(task, whole.get('modules', {}), rows, key, own)
       with apart():
         measured = task.loss(whole['params'], rows, own, key)
       measured = measurements_lib.check_measurements(kinds, measured)
@@ -360,7 +367,10 @@ def _view_microbatch(
   of_tables = {
     name: cut_microbatches(x, blocks)[block] for name, x in of_tables.items()
   }
-  views = lookup.Views()
+  views, microbatches = lookup.Views(), _count_microbatches(routed.reads)
+  if towers_lib.NAME in of_bags:
+    made = cut_microbatches(of_bags[towers_lib.NAME], microbatches)
+    views[towers_lib.NAME] = lookup.TowerView(made[microbatch.number])
   for feature, read in microbatch.reads.items():
     if read.table in dense_tables:
       table = dense_tables[read.table]
@@ -368,16 +378,52 @@ def _view_microbatch(
         table, read, microbatch.index.get(feature)
       )
     elif feature in of_bags:
-      sums = cut_microbatches(
-        of_bags[feature], routed.reads[feature].lengths.shape[0]
-      )
+      sums = cut_microbatches(of_bags[feature], microbatches)
       views[feature] = lookup.SumView(sums[microbatch.number], read)
+    elif feature in routed.routes.bags:
+      continue  # has gone into a tower
     elif read.ids is None:
       views[feature] = lookup.RowView(None, None, read)
     else:
       index = microbatch.index[feature]
       views[feature] = lookup.RowView(of_tables[read.table], index, read)
   return views
+
+
+def _draw_for_towers(task, towers, key, batch):
+  """What towers draw from in a step; None where they do not."""
+  if not towers.draws:
+    return None
+  return towers_lib.TowerDraws(
+    jax.random.fold_in(key, _TOWERS), task.number_examples(batch)
+  )
+
+
+def add_dense_towers(task, params, views, key=None, batch=None):
+  """The views, and that of towers over tables that every device holds.
+
+  Args:
+    task: what is trained or evaluated.
+    params: `[T, ...]` of its towers.
+    views: of its reads.
+    key: of the step, or None in evaluations.
+    batch: what is trained, or None.
+  """
+  towers = state_lib.find_dense_towers(task)
+  if towers is None:
+    return views
+  draws = None if key is None else _draw_for_towers(task, towers, key, batch)
+  sums = {name: views[name].all() for own in towers.features for name in own}
+  made = towers_lib.apply_on_one_device(towers, params, sums, draws)
+  views[towers_lib.NAME] = lookup.TowerView(made[towers_lib.NAME])
+  return views
+
+
+def _count_microbatches(reads: Mapping[str, Read]) -> int:
+  """P of reads `[P, ...]`."""
+  return next(
+    x.shape[0] for read in reads.values() for x in jax.tree.leaves(read)
+  )
 
 
 def _add_l2_gradients(

@@ -12,6 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
+from genrec_jax.config import tower_file
 from genrec_jax.contracts import EvalRuntime, Extensions, Task, weights_of
 from genrec_jax.data.ranking import collation, raw
 from genrec_jax.data.ranking.encoder import Encoder
@@ -88,7 +89,11 @@ class Scorer:
       config = ConfigDict(config_lib.read_config(workdir / 'config.json'))
     encoder = load_encoder(workdir)
     task = Ranking.from_config(
-      config, encoder.features, encoder.schema.labels, extensions
+      config,
+      encoder.features,
+      encoder.schema.labels,
+      extensions,
+      towers=tower_file.read_run_towers(workdir, config),
     )
     runtime = make_runtime and make_runtime(task)
     weights = load_weights(workdir, task, checkpoint, extensions, runtime)

@@ -151,7 +151,9 @@ def _restore_weights(
     return _make_weights(runtime.restore_weights(checkpoints, step), step)
   manifest = checkpoints.read_manifest(step)
   like = jax.eval_shape(
-    lambda: state_lib.init_optax_params(task, 0, extensions.towers)
+    lambda: state_lib.init_optax_params(
+      task, 0, state_lib.find_towers(task, extensions)
+    )
   )
   like[trees.find_params(manifest['tree'])] = like.pop('params')
   maps = id_maps.collect_maps(task, extensions.id_maps)

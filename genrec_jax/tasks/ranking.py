@@ -13,9 +13,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from genrec_jax.config import TableSettings
+from genrec_jax.config import TableSettings, tower_file
 from genrec_jax.config.losses import RankingLossConfig
 from genrec_jax.contracts import Extensions
+from genrec_jax.embedding.towers import NAME as TOWERS
+from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import (
   UNREAD,
   WEIGHT,
@@ -26,7 +28,7 @@ from genrec_jax.features import (
   Read,
   TableSpec,
 )
-from genrec_jax.models import RANKERS
+from genrec_jax.models import RANKERS, dmt
 from genrec_jax.models.fields import LINEAR, first_order_table
 from genrec_jax.numerics.products import (
   Product,
@@ -68,6 +70,7 @@ class Ranking:
     settings: TableSettings = TableSettings(),
     products: Rules = (),
     extra_products: Mapping[str, Product] | None = None,
+    towers: Sequence[Sequence[str]] = (),
   ):
     """Checks that the parts fit together.
 
@@ -83,6 +86,8 @@ class Ranking:
       settings: of some tables, in place of these three.
       products: (regex of a weight, product) pairs, see `numerics.products`.
       extra_products: further products by name.
+      towers: the features of each tower under the model, see `models.dmt`; ()
+        for none.
     """
     if model_name not in RANKERS:
       raise ValueError(
@@ -98,7 +103,12 @@ class Ranking:
     self._check_weights()
     weights = self.loss_config.task_weights or (1.0,) * len(self.labels)
     self._task_weights = jnp.asarray(weights, jnp.float32)
-    self._widths = self._model.widths(self.model_config, self.features)
+    self._widths = self._find_widths(towers)
+    self._under = {name for own in towers for name in own}
+    self._sizes = None
+    if towers:
+      widths = [[self._widths[name] for name in own] for own in towers]
+      self._sizes = dmt.plan_sizes(self.model_config, widths)
     self._tables = {}
     for feature in self._tabled:
       for name, _, width in self._list_reads(feature).values():
@@ -110,9 +120,12 @@ class Ranking:
             f'features that share table {name!r} must have the same width'
           )
     self.products, self._extra_products = tuple(products), extra_products
-    model = nnx.eval_shape(self._build_model)
-    self.graphdef, self.sites = nnx.graphdef(model), find_sites(model)
+    model, tower, self.sites = self._build_shapes()
+    self.graphdef = nnx.graphdef(model)
     self.param_l2 = self._find_l2(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    self.towers = None
+    if tower is not None:
+      self.towers = self._make_towers(towers, nnx.graphdef(tower))
 
   @classmethod
   def from_config(
@@ -121,6 +134,7 @@ class Ranking:
     features: Sequence[FeatureSpec],
     labels: Sequence[str],
     extensions: Extensions | None = None,
+    towers: Sequence[Sequence[str]] = (),
   ) -> 'Ranking':
     """The task that a config describes.
 
@@ -129,14 +143,22 @@ class Ranking:
       features: the inputs.
       labels: name of each label.
       extensions: what is used from outside the library.
+      towers: the features of each tower, where `config.model.towers` asks for
+        them: they depend on the data.
     """
     model = config.model.to_dict()
+    if bool(model.get('towers')) != bool(towers):
+      raise ValueError(
+        f'model.towers is {model.get("towers", "")!r}, and the features of '
+        f'{len(towers)} towers are given'
+      )
     return cls(
       model.pop('name'),
       model,
       config.loss.to_dict(),
       features=features,
       labels=labels,
+      towers=towers,
       **task_settings(config, extensions),
     )
 
@@ -157,12 +179,95 @@ class Ranking:
         strengths[name] = strength
     return strengths
 
+  def _find_widths(self, towers) -> dict[str, int]:
+    """Width of the table of each feature with one."""
+    if not towers:
+      return self._model.widths(self.model_config, self.features)
+    c, names = self.model_config, [f.name for f in self._tabled]
+    tables = {f.name: f.source for f in self._tabled}
+    tower_file.check_towers(towers, names, tables)
+    if getattr(c, 'small', None):
+      raise ValueError(
+        'model.small gives tables widths of their own, which towers cannot '
+        'stack: leave model.small or model.towers out'
+      )
+    width, important = c.tower_width or c.dim, getattr(c, 'important', {})
+    return {name: width * important.get(name, 1) for name in names}
+
   def _build_model(self, key=None) -> nnx.Module:
+    return self._build_parts(key)[0]
+
+  def _build_parts(self, key=None) -> tuple[nnx.Module, nnx.Module | None]:
+    """The model, and one of the towers under it."""
     rngs = nnx.Rngs(0 if key is None else key)
-    model = self._model(
-      self.model_config, self.features, len(self.labels), rngs
+    c, features, tower = self.model_config, self.features, None
+    if self._sizes is not None:
+      numbers = [f for f in features if f.kind == 'numeric']
+      features = [*dmt.name_vectors(self._sizes), *numbers]
+      if getattr(c, 'important', None):  # below the towers
+        c = dataclasses.replace(c, important={})
+    model = self._model(c, features, len(self.labels), rngs)
+    if self._sizes is not None:
+      # A part of the model while products are assigned, so that the rules of a
+      # config name its weights as `towers/...`.
+      model.towers = dmt.make_module(self.model_config, self._sizes, rngs)
+    assign_products(model, self.products, self._extra_products)
+    if self._sizes is not None:
+      tower = model.towers
+      del model.towers
+    return model, tower
+
+  def _build_shapes(self):
+    """Both parts without weights, and the sites of all of them."""
+    model, tower = nnx.eval_shape(self._build_parts)
+    sites = find_sites(model)
+    if tower is not None:
+      sites |= {f'towers/{n}': site for n, site in find_sites(tower).items()}
+    return model, tower, dict(sorted(sites.items()))
+
+  def _make_towers(self, towers, graphdef) -> Towers:
+    """What stands between the sums of a host and the model."""
+    config, sizes = self.model_config, self._sizes
+
+    def init(key):
+      # A tower that has a key of its own is the same in any company.
+      keys = jax.random.split(key, len(towers))
+
+      def init_one(key):
+        tower = self._build_parts(key)[1]
+        return nnx.to_pure_dict(nnx.state(tower, nnx.Param))
+
+      return jax.vmap(init_one)(keys)
+
+    def apply(params, x, mask, draws):
+      state = nnx.State(jax.tree.map(nnx.Param, params))
+      module = nnx.merge(graphdef, state)
+      return dmt.apply_module(module, config, x, mask, draws)
+
+    return Towers(
+      tuple(map(tuple, towers)),
+      tuple(tuple(self._widths[name] for name in own) for own in towers),
+      sizes.width,
+      sizes.kept,
+      init,
+      apply,
+      draws=config.tower_dropout > 0,
     )
-    return assign_products(model, self.products, self._extra_products)
+
+  def describe_towers(self) -> str:
+    """One line on the towers under the model; '' where there are none."""
+    if self.towers is None:
+      return ''
+    return dmt.describe_towers(self.towers, self._sizes, self.model_config)
+
+  def number_examples(self, batch: Examples) -> jax.Array:
+    """`[B]` numbers of the examples in the whole batch, for random draws."""
+    numbers = jnp.arange(batch.weights.shape[0], dtype=jnp.int32)
+    if batch.first is None:
+      return numbers
+    shards = batch.first.shape[0]
+    own = numbers.reshape(shards, -1) % (numbers.shape[0] // shards)
+    return (batch.first[:, None] + own).reshape(-1)
 
   def tables(self) -> dict[str, TableSpec]:
     return self._tables
@@ -180,12 +285,23 @@ class Ranking:
     """What the loss of a batch reads of each table, feature by feature."""
     del key
     real = batch.weights > 0  # examples that fill up a batch touch no row
-    return {
-      name: dataclasses.replace(read, ids=jnp.where(real, read.ids, UNREAD))
-      if read.pooling == 'none'
-      else read
-      for name, read in self.reads_for('predict', batch).items()
-    }
+    reads = self.reads_for('predict', batch)
+    order = jnp.argsort(~real, stable=True) if self._under else None
+    for name, read in reads.items():
+      if read.pooling == 'none':
+        ids = jnp.where(real, read.ids, UNREAD)
+        reads[name] = dataclasses.replace(read, ids=ids)
+      elif name in self._single:
+        # Bags of one id follow each other without a gap; others are empty.
+        reads[name] = dataclasses.replace(
+          read, ids=read.ids[order], lengths=real.astype(jnp.int32)
+        )
+    return reads
+
+  @property
+  def _single(self) -> set[str]:
+    """Single ids that are read as bags of one, because towers see sums."""
+    return {f.name for f in self._tabled if not f.pooled} & self._under
 
   def reads_for(self, purpose: str, batch: Examples) -> dict[str, Read]:
     """What is read outside of training: the same, whatever its weights."""
@@ -196,6 +312,9 @@ class Ranking:
         bag = batch.jagged[feature.name]
         weights = bag.floats[WEIGHT] if feature.weighted else None
         read = Read(bag[feature.name], '', bag.lengths, weights)
+      elif feature.name in self._under:
+        ids = batch.ids[feature.name]
+        read = Read(ids, '', jnp.ones(ids.shape, jnp.int32))
       else:
         read = Read(batch.ids[feature.name], '')
       for name, (table, pooling, _) in self._list_reads(feature).items():
@@ -217,6 +336,8 @@ class Ranking:
   def _list_reads(self, feature: FeatureSpec) -> dict[str, tuple]:
     """Name of each read of a feature -> (table, pooling, width)."""
     pooling = feature.pooling if feature.pooled else 'none'
+    if feature.name in self._under and not feature.pooled:
+      pooling = 'sum'
     reads = {}
     if width := self._widths.get(feature.name):
       reads[feature.name] = feature.source, pooling, width
@@ -254,7 +375,12 @@ class Ranking:
   def inputs(self, rows, batch: Examples) -> Inputs:
     """What the model sees of a batch."""
     vectors, linear = [], jnp.zeros(batch.weights.shape)
+    if self.towers is not None:
+      made = rows[TOWERS].all()
+      vectors = [made[:, i] for i in range(made.shape[1])]
     for feature in self._tabled:
+      if feature.name in self._under:
+        continue
       if self._widths.get(feature.name):
         vectors.append(rows[feature.name].all())
       if self._model.linear:

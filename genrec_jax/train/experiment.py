@@ -19,6 +19,7 @@ from genrec_jax.contracts import (
 from genrec_jax.parallel import job, rules
 from genrec_jax.runtime import optimizer
 from genrec_jax.runtime.build import build_runtime
+from genrec_jax.runtime.state import find_dense_towers, find_towers
 from genrec_jax.train import task_checks
 
 SPLITS = ('train', 'valid', 'next', 'test')
@@ -76,9 +77,14 @@ class Experiment:
   def parameters(self) -> dict[str, int]:
     """How many weights are trained: of the 'model', and in 'tables'."""
     tables = self.task.tables().values()
+    towers = find_towers(self.task, self.extensions) or find_dense_towers(
+      self.task
+    )
+    parts = [self.task, *([] if towers is None else [towers])]
     return {
-      'model': rules.count_weights(
-        jax.eval_shape(self.task.init, jax.random.key(0))
+      'model': sum(
+        rules.count_weights(jax.eval_shape(part.init, jax.random.key(0)))
+        for part in parts
       ),
       'tables': sum(spec.rows * spec.dim for spec in tables),
     }

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from genrec_jax.config import tower_file
+from genrec_jax.config.tower_file import TowerPlan
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import pipeline
 from genrec_jax.data.capacities import SizedBatches
@@ -22,6 +24,7 @@ from genrec_jax.data.ranking.unseen_draws import UnseenDraws
 from genrec_jax.evaluators.ranking import RankingEvaluator, find_undefined
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
+from genrec_jax.train import tower_choice
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -32,9 +35,11 @@ class RankingData:
 
   Attributes:
     dataset: features, labels, vocabularies and splits.
+    towers: of the model, see `tower_choice`; None for none.
   """
 
   dataset: datasets.RankingDataset
+  towers: TowerPlan | None = None
 
   @property
   def splits(self) -> dict:
@@ -52,12 +57,20 @@ class RankingData:
     dataset.tell_values(log)
     rows, guessed = len(dataset.splits['train']), not config.data.features
     feature_guesses.warn_of_vocabularies(dataset.encoder, rows, guessed)
-    return cls(dataset)
+    found = cls(dataset)
+    with job.fail_together('choosing the towers'):
+      towers = tower_choice.choose_towers(config, found, workdir)
+    return dataclasses.replace(found, towers=towers)
 
   def task(self, config, extensions: Extensions | None = None) -> Ranking:
     refuse_float_labels(self.dataset.annotations)
+    wanted = self.towers is not None and config.model.get('towers', '')
     return Ranking.from_config(
-      config, self.dataset.features, self.dataset.labels, extensions
+      config,
+      self.dataset.features,
+      self.dataset.labels,
+      extensions,
+      towers=self.towers.towers if wanted else (),
     )
 
   def steps_per_epoch(self, batch_size: int) -> int:
@@ -136,6 +149,10 @@ class RankingData:
   def save_for_predicting(self, workdir) -> None:
     """Leaves in the workdir what predicting needs of the data."""
     saved_encoder.save_encoder(workdir, self.dataset)
+    if self.towers is not None:
+      tower_file.write_towers(
+        pathlib.Path(workdir) / tower_file.OF_A_RUN, self.towers
+      )
 
   def read_fingerprint(self, workdir) -> str:
     """Fingerprint of the data that the workdir was trained on."""

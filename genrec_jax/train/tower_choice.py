@@ -1,0 +1,154 @@
+"""Which features are in which tower of a run: what `model.towers` means.
+
+The answer depends on the features, and with 'auto' on the data. It is computed
+when a run begins and kept in its workdir (`config.tower_file.OF_A_RUN`), so
+that the run goes on, predicts and is served with the same towers.
+"""
+
+import logging
+import os
+import pathlib
+import re
+
+from genrec_jax.config import ConfigError, tower_file
+from genrec_jax.config.tower_file import TowerPlan
+from genrec_jax.planner.tower_partitioner import (
+  TowerFeature,
+  deal_features,
+  partition_features,
+)
+
+LOG = logging.getLogger('genrec_jax')
+SAMPLES = 1 << 16  # training examples that 'auto' looks at
+
+
+def choose_towers(config, data, workdir: str | os.PathLike) -> TowerPlan | None:
+  """The towers of a run, or None where its model has none.
+
+  Args:
+    config: of the run.
+    data: its `train.ranking_data.RankingData`.
+    workdir: of the run; towers that it has already stay.
+
+  Raises:
+    ConfigError: `model.towers` means nothing, or other towers than those of the
+      workdir.
+  """
+  wanted = config.model.get('towers', '')
+  if not wanted:
+    return None
+  kept = pathlib.Path(workdir) / tower_file.OF_A_RUN
+  saved = tower_file.read_towers(kept) if kept.exists() else None
+  number, automatic = _read_number(wanted, config.parallel.hosts)
+  if not number:
+    plan = _read_file(wanted)
+    if saved is not None and saved.towers != plan.towers:
+      raise ConfigError(
+        f'model.towers={wanted} has other towers than this run, which began '
+        f'with those of {kept}; name a new workdir, or give the file back its '
+        'towers'
+      )
+  elif saved is not None:
+    return saved
+  elif automatic:
+    plan = _partition_by_values(config, data, number)
+  else:
+    plan = _deal(data, number)
+  _check(plan, data)
+  return plan
+
+
+def _read_number(wanted: str, hosts: int) -> tuple[int, bool]:
+  """(how many towers, whether the data say which); 0 of a file."""
+  if re.fullmatch(r'\d+', wanted):
+    number, automatic = int(wanted), False
+  elif wanted == 'auto':
+    number, automatic = max(hosts, 2), True
+  elif match := re.fullmatch(r'auto:(\d+)', wanted):
+    number, automatic = int(match[1]), True
+  else:
+    return 0, False
+  if number < 1:
+    raise ConfigError(
+      f'model.towers is {wanted!r}; a model has at least 1 tower, and none '
+      "with ''"
+    )
+  return number, automatic
+
+
+def _read_file(path: str) -> TowerPlan:
+  try:
+    return tower_file.read_towers(path)
+  except FileNotFoundError:
+    raise ConfigError(
+      f'model.towers is {path!r}, and there is no such file; it must be the '
+      "path of a towers.json, a number of towers, 'auto' or 'auto:N'"
+    ) from None
+
+
+def _deal(data, number: int) -> TowerPlan:
+  features = [TowerFeature(f.name, f.source) for f in _find_features(data)]
+  return _partition(
+    lambda: deal_features(features, number, 'round_robin'),
+    features,
+    number,
+    strategy='round_robin',
+  )
+
+
+def _partition_by_values(config, data, number: int) -> TowerPlan:
+  """Features whose values say something of each other share a tower."""
+  # Late: samples need a task, and tasks of towers come here first.
+  from genrec_jax.planner.feature_distances import measure_cooccurrence
+  from genrec_jax.train import tower_samples
+
+  flat = config.copy_and_resolve_references().unlock()
+  flat.model.towers = ''
+  looked = tower_samples.load_samples(
+    data, data.task(flat), SAMPLES, config.seed
+  )
+  LOG.info(
+    'model.towers: which features say something of the label together, in %d '
+    'examples',
+    len(looked.rows.labels),
+  )
+  # Among examples of equal labels: features that occur together, and features
+  # that say something of the label together.
+  similarity = measure_cooccurrence(
+    looked.codes(), looked.present, looked.strata()
+  ).scale()
+  return _partition(
+    lambda: partition_features(
+      looked.features,
+      similarity.to_distances('coherent'),
+      number,
+      seed=config.seed,
+    ),
+    looked.features,
+    number,
+    strategy='cooccurrence_by_label',
+    samples=similarity.samples,
+  )
+
+
+def _partition(make, features, number: int, **facts) -> TowerPlan:
+  if number > len({f.source for f in features}):
+    raise ConfigError(
+      f'model.towers asks for {number} towers, and there are '
+      f'{len({f.source for f in features})} tables; every tower needs one'
+    )
+  return make().plan(**facts)
+
+
+def _check(plan: TowerPlan, data) -> None:
+  features = _find_features(data)
+  tower_file.check_towers(
+    plan.towers,
+    [f.name for f in features],
+    {f.name: f.source for f in features},
+  )
+
+
+def _find_features(data) -> list:
+  """The features with a table."""
+  return [f for f in data.dataset.features if f.kind != 'numeric']
