@@ -8,8 +8,10 @@ they train (with evaluations, checkpoints, publications and the report),
 evaluate, predict, and go on with the training on a mesh of half as many; in
 between, one process exports the weights, and one follows what was published.
 Each process may have twice the bytes of its share of the table, by RLIMIT_DATA,
-beside what the same commands need with next to no table. With eight processes
-the table is therefore four times what one of them may have of it.
+beside what the same commands need with next to no table: one of few rows, or,
+for retrieval, where every process has the log and the ids of all items, one of
+as many narrow rows. With eight processes the table is therefore four times what
+one of them may have of it.
 
 The last case shows that the limit holds: a process alone, with the whole table,
 dies under it, or stands still before its first step.
@@ -38,8 +40,8 @@ MB = 1 << 20
 KINDS = ('ranking', 'retrieval')
 WIDTH = 256  # of a row
 # Of a table that is next to nothing, and yet has as many rows on each device
-# as are written at a time.
-SMALL_ROWS = 8_192
+# as are written at a time; and how narrow one of as many rows is.
+SMALL_ROWS, SMALL_WIDTH = 8_192, 8
 # Small gifts of the system that differ from run to run.
 SLACK_MB = 16
 # Of a thread. What a process reserves for stacks counts as its data, and how
@@ -87,8 +89,9 @@ def main(argv: list[str] | None = None) -> None:
   notes = [
     'peak_mb is VmData of the process that had most, looked at every 5 ms; '
     'empty_mb the same of the same commands with a table of '
-    f'{SMALL_ROWS:,} rows; shares_x what the table added to it, in shares. '
-    'limit_mb is RLIMIT_DATA.',
+    f'{SMALL_ROWS:,} rows (ranking), or of as many rows of width {SMALL_WIDTH} '
+    'in place of 256 (retrieval); shares_x what the table added to it, in '
+    'shares. limit_mb is RLIMIT_DATA.',
   ]
   cli.finish(args, 'mesh_life', rows, COLUMNS, notes)
   wrong = [r['case'] for r in rows if (r['status'] == 'done') == r['dies']]
@@ -145,7 +148,7 @@ def measure_life(args, kind: str) -> list[dict]:
     job = Job(args, pathlib.Path(directory), kind)
     for command in list_commands(many):
       if not command.dies:
-        made = job.run(command, SMALL_ROWS, limit=0)
+        made = job.run(command, large=False, limit=0)
         empty[command.name] = made['peak_mb']
     for command in list_commands(many):
       # What runs alone may hold what one of many has.
@@ -153,8 +156,7 @@ def measure_life(args, kind: str) -> list[dict]:
       share = args.table_mb / (many if alone else command.processes)
       need = empty.get(command.name, empty['train'])
       limit = need + args.shares * share + SLACK_MB if args.shares else 0
-      table_rows = args.table_mb * MB // (4 * WIDTH)
-      made = job.run(command, table_rows, limit=limit)
+      made = job.run(command, large=True, limit=limit)
       row = {
         'case': f'{kind}/{command.name}',
         'processes': command.processes,
@@ -182,12 +184,17 @@ class Job:
   root: pathlib.Path
   kind: str
 
-  def run(self, command: Command, table_rows: int, limit: float) -> dict:
-    """What became of a command with a table of so many rows."""
-    large = 'small' if table_rows == SMALL_ROWS else 'large'
-    stem = f'{large}-{command.name}'.replace(' ', '-').replace(',', '')
-    workdir = self.root / ('whole' if command.dies else large)
-    config = write_config(self.root / f'data_{large}', self.kind, table_rows)
+  def run(self, command: Command, large: bool, limit: float) -> dict:
+    """What became of a command with the table, or with next to none."""
+    size = 'large' if large else 'small'
+    stem = f'{size}-{command.name}'.replace(' ', '-').replace(',', '')
+    workdir = self.root / ('whole' if command.dies else size)
+    rows, width = self.args.table_mb * MB // (4 * WIDTH), WIDTH
+    if not large and self.kind == 'retrieval':
+      width = SMALL_WIDTH
+    elif not large:
+      rows = SMALL_ROWS
+    config = write_config(self.root / f'data_{size}', self.kind, rows, width)
     lines = self._list_lines(command, workdir, config)
     began, running, logs = time.monotonic(), [], []
     env = {**os.environ, **ENVIRONMENT, 'PYTHONPATH': str(ROOT)}
@@ -258,7 +265,9 @@ class Job:
     return 'died' if any(codes) else 'done'
 
 
-def write_config(directory, kind: str, table_rows: int) -> pathlib.Path:
+def write_config(
+  directory, kind: str, table_rows: int, width: int
+) -> pathlib.Path:
   """Writes a config file, and the data that it names."""
   path = directory / 'life.py'
   if path.exists():
@@ -267,7 +276,7 @@ def write_config(directory, kind: str, table_rows: int) -> pathlib.Path:
   if kind == 'retrieval':
     write_log(directory / 'log.csv', table_rows)
   path.write_text(_CONFIG.format(
-    kind=kind, rows=table_rows, width=WIDTH, directory=directory
+    kind=kind, rows=table_rows, width=width, directory=directory
   ))  # fmt: skip
   return path
 

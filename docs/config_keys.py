@@ -69,6 +69,7 @@ BLOCKS = (
   'renamed',
 )
 
+_SHARED_FIELDS = {'Towers': 'model_fields'}  # class -> its file
 _LOSSES = {
   'retrieval': 'RetrievalLossConfig',
   'ranking': 'RankingLossConfig',
@@ -325,7 +326,7 @@ class _Comments:
 def _read_class(file: str, name: str, prefix: str) -> list[tuple]:
   """(key, type, default, sentence) of the fields of a class of config/.
 
-  Those of its base class in the same file come first.
+  Those of its base class, in the same file or of `_SHARED_FIELDS`, come first.
   """
   path = PACKAGE / 'config' / f'{file}.py'
   for node in ast.parse(path.read_text()).body:
@@ -337,7 +338,10 @@ def _read_class(file: str, name: str, prefix: str) -> list[tuple]:
           r'^  (\w+): (.*?)(?=^  \w|\Z)', attributes, re.MULTILINE | re.DOTALL
         )
       }
-      inherited = [_read_class(file, base.id, prefix) for base in node.bases]
+      inherited = [
+        _read_class(_SHARED_FIELDS.get(base.id, file), base.id, prefix)
+        for base in node.bases
+      ]
       return sum(inherited, []) + [
         (
           (key := f'{prefix}{field.target.id}'),

@@ -6,20 +6,13 @@ docs/config_reference.md is generated from the classes.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+
+from genrec_jax.config.model_fields import Towers, check_fields
 
 DTYPES = ('float32', 'bfloat16')
 # Whose first-order weights a value has: the feature's own, or its table's.
 FIRST_ORDER = ('feature', 'table')
-
-
-def check_fields(config, **allowed: Sequence) -> None:
-  """Raises where a field of a config is none of the allowed values."""
-  for field, values in allowed.items():
-    if getattr(config, field) not in values:
-      raise ValueError(
-        f'model.{field} is {getattr(config, field)!r}, must be one of {values}'
-      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,39 +230,6 @@ class DeepFM(DNN):
 
 
 _ENOUGH_FOR_PRODUCTS = 5  # vectors of DLRM, whose pairs are ten
-
-
-@dataclasses.dataclass(frozen=True)
-class Towers:
-  """What models have that may stand on towers; see `models.dmt`.
-
-  Attributes:
-    towers: which features share a tower: '' for none, a number of towers, to
-      which features are dealt in turn, 'auto' for as many as there are hosts or
-      'auto:N' for N, of features that in the training data go together, or the
-      path of a towers.json; see docs/dmt.md.
-    tower: what a tower computes: 'own' is that of the model, 'dlrm', 'dcn' and
-      'wukong' those of these models, 'identity' nothing.
-    tower_width: width of the rows of tables under towers; 0 is `dim`.
-    tower_compression: how many times fewer numbers leave a tower than go in.
-    tower_vectors: vectors made of a whole tower, c; 0 is what
-      `tower_compression` asks for.
-    tower_each: vectors made of each feature by the tower of DLRM, p.
-    tower_cross: cross layers of the tower of DCN.
-    tower_dropout: rate on what leaves a tower.
-  """
-
-  towers: str = ''
-  tower: str = 'own'
-  tower_width: int = 0
-  tower_compression: float = 2.0
-  tower_vectors: int = 0
-  tower_each: int = 0
-  tower_cross: int = 1
-  tower_dropout: float = 0.0
-
-  def __post_init__(self):
-    check_fields(self, tower=('own', 'dlrm', 'dcn', 'wukong', 'identity'))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -142,6 +142,8 @@ class ShardingPlan:
         f'not know; it knows {sorted(EXTRA_SECTIONS)}. Use the version that '
         'made the plan, or take them out'
       )
+    if fault := _find_tower_fault(self.extra.get('towers')):
+      raise PlanError(f'the section "towers" of the plan: {fault}')
     self._added_schemes()
 
   @property
@@ -372,6 +374,19 @@ def _find_fault(plan: ShardingPlan, table: TablePlan) -> str | None:
       return (
         f'its pieces must lie on one host, at={list(table.at)} is on {hosts}'
       )
+  return None
+
+
+def _find_tower_fault(section) -> str | None:
+  """What is wrong with the section of towers, in words; None of none."""
+  if section is None:
+    return None
+  towers = section.get('features') if isinstance(section, dict) else None
+  if not isinstance(towers, list) or not all(
+    isinstance(own, list) and all(isinstance(name, str) for name in own)
+    for own in towers
+  ):
+    return 'it must hold "features", a list of the names of each tower'
   return None
 
 

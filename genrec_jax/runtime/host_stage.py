@@ -27,7 +27,8 @@ from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.runtime import saving
 from genrec_jax.runtime.state import TrainState
-from genrec_jax.runtime.step import Step, StepRoutes
+from genrec_jax.runtime.step import Step
+from genrec_jax.runtime.views import StepRoutes
 
 
 class HostStep:

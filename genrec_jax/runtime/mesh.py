@@ -30,12 +30,8 @@ from genrec_jax.runtime import optimizer as optimizer_lib
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.restoring import ResumePoint
 from genrec_jax.runtime.state import TrainState
-from genrec_jax.runtime.step import (
-  add_dense_towers,
-  make_step,
-  route_reads,
-  view_reads,
-)
+from genrec_jax.runtime.step import make_step
+from genrec_jax.runtime.views import add_dense_towers, route_reads, view_reads
 
 LOG = logging.getLogger('genrec_jax')
 SPLIT, ALIKE = 'split', 'alike'  # a shard on each device, or the same on all

@@ -15,7 +15,6 @@ from genrec_jax.features import PAD, Examples, FeatureSpec
 from genrec_jax.planner.tower_partitioner import TowerFeature
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.tasks.ranking import Ranking
-from genrec_jax.train.ranking_data import RankingData
 
 BATCH = 1024
 _NOT_VALUES = 2  # rows of a table: what is missing, and what is unseen
@@ -60,13 +59,11 @@ class TowerSamples:
     return bits @ (1 << np.arange(bits.shape[1]))
 
 
-def load_samples(
-  data: RankingData, task: Ranking, samples: int, seed: int
-) -> TowerSamples:
+def load_samples(data, task: Ranking, samples: int, seed: int) -> TowerSamples:
   """Draws training examples, without replacement.
 
   Args:
-    data: of the run.
+    data: the `train.ranking_data.RankingData` of the run.
     task: of the run.
     samples: how many, or all where there are fewer.
     seed: of the draw.

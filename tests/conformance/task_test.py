@@ -17,7 +17,8 @@ from genrec_jax.parallel import collectives
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.runtime import measurements
 from genrec_jax.runtime import state as state_lib
-from genrec_jax.runtime.step import cut_microbatches, make_step
+from genrec_jax.runtime.step import make_step
+from genrec_jax.runtime.views import cut_microbatches
 from tests import row_views
 from tests.conformance.task_cases import (
   CASES,

@@ -172,8 +172,12 @@ TABLE = dict(rows=9, dim=4, scheme='row_wise')
       "pooling of feature 'f' is 'sum', must be one of ('rows', 'sums')",
     ),
     (
-      dict(version=2, extra={'towers': {}}),
-      'the plan has sections [\'towers\'] in "extra", which this version does',
+      dict(version=2, extra={'tiers': {}}),
+      'the plan has sections [\'tiers\'] in "extra", which this version does',
+    ),
+    (
+      dict(version=2, extra={'towers': {'features': ['a']}}),
+      'the section "towers" of the plan: it must hold "features", a list of',
     ),
     (
       dict(tables={'t': TABLE | {'row': 1}}),
