@@ -41,7 +41,7 @@ from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.features import FeatureSpec, Inputs
 from genrec_jax.models import dcn, layers, mlp, wukong
 
-MODULES = ('dlrm', 'dcn', 'wukong', 'identity')
+_MOST_NAMES = 8  # of a tower, in a line
 
 
 class DLRMTower(nnx.Module):
@@ -301,13 +301,20 @@ def describe_towers(
     sizes: of them.
     config: of the model.
   """
-  shares = ', '.join(
-    f'{len(own)} -> {len(kept)}'
+  listed = '; '.join(
+    f'{_list_names(own)} -> {len(kept)}'
     for own, kept in zip(towers.features, sizes.kept, strict=True)
   )
   padding = towers_lib.count_padding(towers)
   return (
     f'{towers.count} towers ({choose_module(config)}), features -> vectors: '
-    f'{shares}; {sizes.compression:.3g} times fewer numbers leave them, '
-    f'{padding:.0%} of their work is padding'
+    f'{listed}; {sizes.compression:.3g} times fewer numbers leave them than go '
+    f'in, {padding:.0%} of their work is padding'
   )
+
+
+def _list_names(features: Sequence[str]) -> str:
+  if len(features) <= _MOST_NAMES:
+    return ', '.join(features)
+  more = len(features) - _MOST_NAMES
+  return f'{", ".join(features[:_MOST_NAMES])} and {more} more'

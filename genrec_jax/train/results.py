@@ -111,6 +111,8 @@ def write_results(
   }
   if diverged:
     report['diverged'] = diverged
+  if towers := getattr(experiment.task, 'describe_towers', str)():
+    report['towers'] = towers
   if experiment.task.progress_unit == 'tokens':
     report['tokens_per_s'] = host['tokens'] / max(host['train_s'], 1e-9)
 

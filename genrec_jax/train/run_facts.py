@@ -108,4 +108,6 @@ def describe_parameters(experiment) -> str:
       f'; replicas x hosts x devices = {plan.replicas} x {plan.hosts} x '
       f'{plan.devices}'
     )
+  if towers := getattr(experiment.task, 'describe_towers', str)():
+    text += f'; {towers}'
   return text
