@@ -1,7 +1,8 @@
 """A step over the tables of a plan alone, as programs for a mesh.
 
 What the loads of a planner say is read: ids and bags as many as they have, with
-gradients that are made of what was read.
+gradients that are made of what was read, or of what towers without parameters
+make of it.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.sharded_tables import ShardedTables
+from genrec_jax.embedding.towers import TowerDraws, Towers
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.planner import Load
@@ -125,9 +127,24 @@ class TableStep:
   def _step(self, arrays, slots, values, number):
     routes = self.tables.route(self.read(values))
     fetched = self.tables.fetch(arrays, routes)
-    grads = jax.tree.map(lambda x: 0.5 * x + 1, fetched)
+    if self.tables.towers is None:
+      grads = jax.tree.map(lambda x: 0.5 * x + 1, fetched)
+    else:
+      grads = self._pass_towers(fetched, routes)
     pushed = self.tables.push(arrays, slots, routes, grads, 0.1, number)
     return pushed.arrays, pushed.slots, pushed.square
+
+  def _pass_towers(self, fetched, routes):
+    """Gradients of what was fetched, by way of what towers make of it."""
+    draws = None
+    if self.tables.towers.draws:
+      examples = self.batch // self.mesh.size
+      draws = TowerDraws(jax.random.key(0), jnp.arange(examples))
+    made, back = jax.vjp(
+      lambda x: self.tables.finish({}, x, routes, draws), fetched
+    )
+    (grads,) = back(jax.tree.map(lambda x: 0.5 * x + 1, made))
+    return grads
 
   def jit(self):
     """`(arrays, slots, values, number) -> (arrays, slots, square)`."""
@@ -164,6 +181,7 @@ def make_step(
   batch: int,
   exchange: Exchange = Exchange(),
   devices=None,
+  towers: Towers | None = None,
 ) -> TableStep:
   """The step of a plan.
 
@@ -174,6 +192,7 @@ def make_step(
     batch: examples of a step on all devices.
     exchange: how rows travel.
     devices: of the mesh; None: those that there are.
+    towers: without parameters, for which the plan is made; None for none.
   """
   specs = {
     load.name: TableSpec(
@@ -193,7 +212,11 @@ def make_step(
     if feature.pooled and not feature.name
   }
   tables = ShardedTables(
-    lay_out(plan), specs, exchange, pooling=pooling | dict(plan.pooling)
+    lay_out(plan),
+    specs,
+    exchange,
+    pooling=pooling | dict(plan.pooling),
+    towers=towers,
   )
   devices = jax.devices() if devices is None else devices
   chosen = devices[: plan.replicas * plan.group_size]

@@ -27,6 +27,7 @@ WIDTH = whole(1, 2**20)
 WIDTHS = some(WIDTH)
 NUMBER_FORMATS = ('float32', 'float16', 'bfloat16')
 ON_THE_WIRE = words(*NUMBER_FORMATS, 'fp8', 'int8', grows=True)
+NEAR = words('', *NUMBER_FORMATS, 'fp8', 'int8', grows=True)
 BITS = words(0, 2, 3, 4, 8, 32)
 METHOD = words('symmetric', 'asymmetric', 'adaptive', 'kmeans', grows=True)
 SCHEDULES = ('constant', 'linear', 'cosine', 'inverse_sqrt')
@@ -123,6 +124,8 @@ SHARED = {
   'parallel.exchange.overflow': words('rounds', 'raise'),
   'parallel.exchange.forward': ON_THE_WIRE,
   'parallel.exchange.backward': ON_THE_WIRE,
+  'parallel.exchange.near_forward': NEAR,
+  'parallel.exchange.near_backward': NEAR,
   'parallel.exchange.gradient_scale': POSITIVE,
   'parallel.sync_every': whole(1),
   'parallel.dense': words('ddp', 'grad_op', 'fsdp', 'hybrid'),

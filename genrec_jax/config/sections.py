@@ -244,6 +244,10 @@ def parallel() -> ConfigDict:
         # 'bfloat16', 'fp8' or 'int8'; see docs/number_formats.md.
         forward='float32',
         backward='float32',  # The number format of their gradients.
+        # The number format of sums within a host, on their way to towers; ''
+        # is `forward`, which is then for what towers make.
+        near_forward='',
+        near_backward='',  # That of their gradients; '' is `backward`.
         # A power of two that gradients are multiplied by while they travel in
         # float16, so that small ones do not become zero.
         gradient_scale=4096.0,

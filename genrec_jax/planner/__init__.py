@@ -13,7 +13,9 @@ from genrec_jax.planner.workload import (
   DensePart,
   Feature,
   Load,
+  TowerLoad,
   from_tables,
+  from_towers,
   tree_bytes,
 )
 
@@ -27,9 +29,11 @@ __all__ = [
   'PoolingRule',
   'Report',
   'Topology',
+  'TowerLoad',
   'describe',
   'evaluate_plan',
   'from_tables',
+  'from_towers',
   'make_plan',
   'insufficient_memory_error',
   'tree_bytes',

@@ -26,6 +26,9 @@ memory (`least_width`, penalties of narrow rows, `backward`, `batched_copy`,
 `elementwise`) and the form of the sums are those of torchrec's planner, where
 no calibration has replaced them; what travels is not.
 
+What features under towers send stands in tower_traffic.py; they cost as much
+memory traffic as other sums.
+
 Shares are even: what a table adds is counted as if all other tables were spread
 like it. `evaluate.py` counts a whole plan as its program sends it.
 """
@@ -35,10 +38,10 @@ import dataclasses
 from genrec_jax.embedding import copied_tables
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.scheme import Scheme
-from genrec_jax.planner import ordering, traffic
+from genrec_jax.planner import ordering, tower_traffic, traffic
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.traffic import Reads, Wire
-from genrec_jax.planner.workload import DENSE, Load
+from genrec_jax.planner.workload import DENSE, Load, TowerLoad
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +84,7 @@ def shard_cost(
   topology: Topology,
   batch: int,
   exchange: Exchange = Exchange(),
+  towers: TowerLoad | None = None,
 ) -> Cost:
   """Cost of a piece of a table on each of the devices that hold it.
 
@@ -91,6 +95,7 @@ def shard_cost(
     topology: the machine.
     batch: examples of a step, on all devices together.
     exchange: how rows travel.
+    towers: of the model; None for none.
   """
   local = batch / topology.total
   wire = Wire(exchange, topology.platform).of(load)
@@ -100,7 +105,11 @@ def shard_cost(
   else:
     owners = scheme.owners(topology.hosts, topology.devices)
     compute = _compute_sharded(load, columns, topology, reads, owners, wire)
-  sent = traffic.list_piece(load, scheme, columns, topology, local, wire)
+  under, rest = load.split(towers.names if towers else ())
+  args = scheme, columns, topology, local, wire
+  sent = traffic.list_piece(rest, *args)
+  if under.features:
+    sent += tower_traffic.list_piece(under, *args, towers)
   entries = ordering.count_piece(load, scheme, columns, topology, reads, wire)
   return Cost(
     *compute,

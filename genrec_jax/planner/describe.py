@@ -1,5 +1,6 @@
 """The text that `--mode=plan` prints, for a new plan or a given one."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from genrec_jax.embedding import plan as plan_lib
@@ -10,7 +11,9 @@ from genrec_jax.planner.evaluate import evaluate_plan
 from genrec_jax.planner.options import Constraint
 from genrec_jax.planner.pooling import PoolingRule, fill_pooling
 from genrec_jax.planner.search import make_plan
-from genrec_jax.planner.workload import DensePart, Load
+from genrec_jax.planner.storage import InsufficientMemory
+from genrec_jax.planner.tower_comparison import compare_towers
+from genrec_jax.planner.workload import DensePart, Load, TowerLoad
 
 
 def describe(
@@ -24,6 +27,7 @@ def describe(
   dense: DensePart = DensePart(),
   schemes: Mapping[str, Scheme] | None = None,
   pooling: PoolingRule = PoolingRule(),
+  towers: TowerLoad | None = None,
   save: str | None = None,
   top: int = 20,
   **search,
@@ -42,6 +46,7 @@ def describe(
     schemes: from outside the library, by name.
     pooling: how rows or sums is decided for features with names, where the plan
       does not say.
+    towers: of the model, for which a plan must be given; None for none.
     save: file for the plan.
     top: tables to list.
     **search: further arguments of `make_plan`.
@@ -51,6 +56,11 @@ def describe(
     ValueError: one of the arguments cannot be; it says which.
   """
   overrides = dict(overrides or {})
+  if towers is not None and plan is None:
+    raise ValueError(
+      'plans of models with towers are made by embedding.tower_plans, and not '
+      'here: give one as plan='
+    )
   given = plan_lib.load_plan(plan, schemes) if isinstance(plan, str) else plan
   if given:
     shape = {k: getattr(given, k) for k in ('replicas', 'hosts', 'devices')}
@@ -59,25 +69,33 @@ def describe(
     machine = hardware.find_topology(topology, **overrides)
   else:
     machine = hardware.replace_numbers(topology, **overrides)
+  asked = dict(
+    batch=batch,
+    constraints=constraints,
+    dense=dense,
+    schemes=schemes,
+    pooling=pooling,
+    **search,
+  )
   if given:
     given = fill_pooling(given, loads, batch, pooling)
     report = evaluate_plan(
-      given, loads, machine, batch, dense, pooling.exchange
+      given, loads, machine, batch, dense, pooling.exchange, towers
     )
     if len(report.over):
       name = plan if isinstance(plan, str) else 'the plan'
       raise errors.insufficient_memory_error(report, name)
+    if towers is not None:
+      try:
+        _, flat = make_plan(loads, machine, **asked)
+      except InsufficientMemory:  # there is nothing to compare with
+        flat = None
+      compared = compare_towers(
+        given, report, loads, towers, pooling.exchange, flat
+      )
+      report = dataclasses.replace(report, towers=compared)
   else:
-    given, report = make_plan(
-      loads,
-      machine,
-      batch=batch,
-      constraints=constraints,
-      dense=dense,
-      schemes=schemes,
-      pooling=pooling,
-      **search,
-    )
+    given, report = make_plan(loads, machine, **asked)
   if save:
     given.save(save)
   return report.text(top)

@@ -17,7 +17,7 @@ from genrec_jax.planner.cost import Cost, shard_cost
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.report import Report, TableLine
 from genrec_jax.planner.traffic import Wire
-from genrec_jax.planner.workload import DensePart, Load
+from genrec_jax.planner.workload import DensePart, Load, TowerLoad
 
 
 def evaluate_plan(
@@ -27,6 +27,7 @@ def evaluate_plan(
   batch: int,
   dense: DensePart = DensePart(),
   exchange: Exchange = Exchange(),
+  towers: TowerLoad | None = None,
 ) -> Report:
   """Costs of a plan.
 
@@ -40,6 +41,8 @@ def evaluate_plan(
     batch: examples of a step on all devices together.
     dense: the rest of the model.
     exchange: how rows travel.
+    towers: of the model, for which the plan must be made; None for none. What
+      they compute belongs to the dense part of a model, which is not timed.
   """
   _require_same_machine(plan, {load.name: load for load in loads}, topology)
   loads = [load.with_pooling(plan.pooling) for load in loads]
@@ -49,7 +52,7 @@ def evaluate_plan(
   for load in loads:
     table = plan.tables[load.name]
     args = (load, table.kind, table.columns, topology)
-    cost = shard_cost(*args, batch, exchange)
+    cost = shard_cost(*args, batch, exchange, towers)
     row_bytes = storage.row_bytes(*args)
     buffer_bytes = storage.buffer_bytes(*args, batch)
     count = 0
@@ -63,7 +66,7 @@ def evaluate_plan(
     about = load.name, load.rows, load.dim, table.scheme, table.at
     lines.append(TableLine(*about, row_bytes * count, cost))
   wire = Wire(exchange, topology.platform)
-  step = plan_traffic.count_step(plan, loads, batch, wire)
+  step = plan_traffic.count_step(plan, loads, batch, wire, towers)
   sent, entries = plan_traffic.list_step(step), ordering.count_step(step, wire)
   times[:, 2:] = (
     *exchange_time.measure_plan_time(sent, topology),

@@ -2,7 +2,8 @@
 
 The program moves at once what is in one array, goes the same way and is encoded
 alike, in parts that are equally long on all devices. One array after another (a
-stack of layout.py) is counted here, by the formulas of traffic.py.
+stack of layout.py) is counted here, by the formulas of traffic.py; the sums of
+features under towers, which all travel at once, by those of tower_traffic.py.
 """
 
 import dataclasses
@@ -12,8 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from genrec_jax.embedding import layout
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import Piece, Stack
-from genrec_jax.embedding.plan import ShardingPlan
+from genrec_jax.embedding.plan import PlanError, ShardingPlan
 from genrec_jax.embedding.scheme import ALL, HOST, ONE
+from genrec_jax.embedding.tower_plans import SECTION
+from genrec_jax.planner import tower_traffic
 from genrec_jax.planner.traffic import (
   ALL_REDUCE,
   EVERYONE,
@@ -28,8 +31,9 @@ from genrec_jax.planner.traffic import (
   list_sums,
   list_whole,
   reduced,
+  round_up,
 )
-from genrec_jax.planner.workload import Load, slot_bytes
+from genrec_jax.planner.workload import Load, TowerLoad, slot_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Group:
     shared: whether several features read one table by sums.
     needed: rows that a device asks for; 0 for sums.
     sums: that a device makes for others; 0 for rows.
+    near: bytes of sums, and of their gradients, that a device makes for one
+      other and that travel with those of all other groups under towers.
   """
 
   wire: Wire
@@ -54,6 +60,7 @@ class Group:
   sums: int = 0
   rounds: int = 1
   shared: bool = False
+  near: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +73,7 @@ class Step:
     loads: table -> its lookups, as the plan has pooled features travel.
     reads: table -> what a device reads of it.
     groups: stack -> what travels together.
+    of_towers: what a device sends for all features under towers together.
   """
 
   plan: ShardingPlan
@@ -73,44 +81,70 @@ class Step:
   loads: Mapping[str, Load]
   reads: Mapping[str, Reads]
   groups: Mapping[str, Sequence[Group]]
+  of_towers: Sequence[Transfer] = ()
 
 
 def count_step(
-  plan: ShardingPlan, loads: Sequence[Load], batch: int, wire: Wire = Wire()
+  plan: ShardingPlan,
+  loads: Sequence[Load],
+  batch: int,
+  wire: Wire = Wire(),
+  towers: TowerLoad | None = None,
 ) -> Step:
   """What a device reads, and what travels; arguments as `list_plan`."""
+  check_towers(plan, towers)
   laid = layout.lay_out(plan)
   examples = batch / (plan.group_size * plan.replicas)
-  reads, wires, by_name = {}, {}, {}
+  reads, under, wires, by_name = {}, {}, {}, {}
   for load in loads:
     load = load.with_pooling(plan.pooling)
     by_name[load.name], wires[load.name] = load, wire.of(load)
-    reads[load.name] = count_reads(
-      load,
-      plan.tables[load.name].spread,
-      examples,
-      plan,
-      wires[load.name],
-      exact=True,
-    )
+    args = plan.tables[load.name].spread, examples, plan, wires[load.name]
+    own, rest = load.split(towers.names if towers else ())
+    under[load.name] = count_reads(own, *args, exact=True)
+    reads[load.name] = count_reads(rest, *args, exact=True)
   groups = {
-    stack.name: list(
-      _group_pieces(
+    stack.name: [
+      *_group_pieces(
         plan,
         stack,
         reads,
         wires,
         # What must travel in the same round needs room in it.
         stack.most_alike if exchanges_squares(stack, by_name) else 1,
-      )
-    )
+      ),
+      *_group_sums(plan, stack, under, wires, _count_tower_sums),
+    ]
     for stack in laid.stacks.values()
   }
-  return Step(plan, laid, by_name, reads, groups)
+  of_towers = []
+  if towers is not None:
+    near = [g.near for own in groups.values() for g in own]
+    of_towers += tower_traffic.list_sums(plan, *map(sum, zip(*near)))
+    own = next(wires[name] for name, read in under.items() if read.sums)
+    bags = round_up(examples)
+    of_towers += tower_traffic.list_vectors(plan, own, towers, bags)
+  return Step(plan, laid, by_name, reads, groups, of_towers)
+
+
+def check_towers(plan: ShardingPlan, towers: TowerLoad | None) -> None:
+  """Refuses a plan for other towers than those of the model."""
+  planned = plan.extra.get(SECTION)
+  given = towers and {'features': [list(own) for own in towers.features]}
+  if planned != given:
+    raise PlanError(
+      f'the plan was made for the towers {planned}, and those given are '
+      f'{given}: `towers` must be those of the model, as `from_towers` makes '
+      'them'
+    )
 
 
 def list_plan(
-  plan: ShardingPlan, loads: Sequence[Load], batch: int, wire: Wire = Wire()
+  plan: ShardingPlan,
+  loads: Sequence[Load],
+  batch: int,
+  wire: Wire = Wire(),
+  towers: TowerLoad | None = None,
 ) -> list[Transfer]:
   """What a device sends in a step under a plan; the same on all devices.
 
@@ -119,8 +153,9 @@ def list_plan(
     loads: the tables and the lookups into them; `length` is the room for ids.
     batch: examples of a step on all devices together.
     wire: how values travel.
+    towers: of the model, which the plan must be made for; None for none.
   """
-  return list_step(count_step(plan, loads, batch, wire))
+  return list_step(count_step(plan, loads, batch, wire, towers))
 
 
 def list_step(step: Step) -> list[Transfer]:
@@ -137,6 +172,7 @@ def list_step(step: Step) -> list[Transfer]:
         found += _list_squares(plan, stack, of_wire, arrivals, rounds)
     if plan.replicas > 1:
       found.append(_list_mean(plan, stack, step.loads))
+  found += step.of_towers
   if step.groups:
     found.append(list_scalar(plan, 'backward', EVERYONE))  # the norm
   return found
@@ -150,42 +186,67 @@ def _group_pieces(
   repeats: int,
 ) -> Iterable[Group]:
   """What travels together of one array; reads and wires by table."""
-  by_wire = {}
-  for piece in stack.pieces:
-    by_wire.setdefault(wires[piece.table], []).append(piece)
-  for wire, pieces in by_wire.items():
-    for spread in (ONE, HOST, ALL):
-      own = [p for p in pieces if p.spread == spread]
-      entries = [(p, read) for p in own for read in reads[p.table].sums]
-      if entries:
-        yield _count_sums(plan, stack, spread, entries, wire)
+  yield from _group_sums(plan, stack, reads, wires, _count_sums)
+  for wire, pieces in _group_by_wire(stack, wires).items():
     asking = [p for p in pieces if reads[p.table].rows]
     if asking:
       yield _count_rows(plan, stack, asking, reads, wire, repeats)
 
 
+def _group_by_wire(stack: Stack, wires) -> dict[Wire, list[Piece]]:
+  by_wire = {}
+  for piece in stack.pieces:
+    by_wire.setdefault(wires[piece.table], []).append(piece)
+  return by_wire
+
+
+def _group_sums(plan, stack: Stack, reads, wires, count) -> Iterable[Group]:
+  """Sums of one array, each group of them as `count` counts it."""
+  for wire, pieces in _group_by_wire(stack, wires).items():
+    for spread in (ONE, HOST, ALL):
+      own = [p for p in pieces if p.spread == spread]
+      entries = [(p, read) for p in own for read in reads[p.table].sums]
+      if entries:
+        yield count(plan, stack, spread, entries, wire)
+
+
 def _count_sums(plan, stack: Stack, spread: str, entries, wire: Wire) -> Group:
   """Sums of rows that are spread alike; entries are reads of pieces."""
-  count, ids = _find_fullest(plan, spread, entries)
-  bags = max(bags for _, (bags, _, _) in entries)
-  weighted = any(weighted for *_, (_, _, weighted) in entries)
-  sent = list_sums(
-    plan, wire, stack.columns, spread, count, ids, bags, weighted
-  )
+  count, ids, bags, weighted = _find_fullest(plan, spread, entries)
+  asked = count, ids, bags, weighted
+  sent = list_sums(plan, wire, stack.columns, spread, *asked)
+  return _make_group(plan, wire, sent, entries, count, ids, bags)
+
+
+def _count_tower_sums(plan, stack, spread, entries, wire) -> Group:
+  """The same of features under towers."""
+  count, ids, bags, weighted = _find_fullest(plan, spread, entries)
+  sent = tower_traffic.list_ids(plan, spread, count, ids, bags, weighted)
+  near = tuple(count * bags * x for x in wire.near_row_bytes(stack.columns))
+  group = _make_group(plan, wire, sent, entries, count, ids, bags)
+  return dataclasses.replace(group, near=near)
+
+
+def _make_group(plan, wire, sent, entries, count, ids, bags) -> Group:
   n = plan.group_size
   shared = len({piece for piece, _ in entries}) < len(entries)
   return Group(wire, tuple(sent), n * ids, sums=n * count * bags, shared=shared)
 
 
-def _find_fullest(plan, spread, entries) -> tuple[int, int]:
-  """Most pieces, and most ids, of a device or host; entries are reads of it."""
+def _find_fullest(plan, spread, entries) -> tuple[int, int, int, bool]:
+  """Most pieces and ids of a device or host, bags, and whether any has weights.
+
+  Entries are reads of pieces.
+  """
   counts, ids = {}, {}
   for piece, (_, room, _) in entries:
     place = {ONE: piece.owners[0], HOST: piece.owners[0] // plan.devices}
     at = place.get(spread, 0)
     counts[at] = counts.get(at, 0) + 1
     ids[at] = ids.get(at, 0) + room
-  return max(counts.values()), max(ids.values())
+  bags = max(bags for _, (bags, _, _) in entries)
+  weighted = any(weighted for *_, (_, _, weighted) in entries)
+  return max(counts.values()), max(ids.values()), bags, weighted
 
 
 def _count_rows(

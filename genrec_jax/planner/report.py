@@ -10,6 +10,7 @@ from genrec_jax.planner.balance import measure_imbalance
 from genrec_jax.planner.cost import Cost
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.sizing import Sizing
+from genrec_jax.planner.tower_report import TowerReport
 from genrec_jax.planner.traffic import Transfer
 from genrec_jax.planner.workload import DensePart
 
@@ -57,6 +58,7 @@ class Report:
     made_by: e.g. 'greedy_max + ldm', or 'by hand'.
     tried: placements compared.
     notes: what else a reader must know.
+    towers: what they change; None where there are none, or nobody compares.
   """
 
   topology: Topology
@@ -73,6 +75,7 @@ class Report:
   made_by: str = 'by hand'
   tried: int = 0
   notes: tuple[str, ...] = ()
+  towers: TowerReport | None = None
 
   @property
   def budget(self) -> int:
@@ -144,5 +147,6 @@ class Report:
       ],
       'sent': [dataclasses.asdict(t) for t in self.sent],
       'pooling': dict(self.pooling),
+      'towers': self.towers and self.towers.to_dict(),
       'tables': [dataclasses.asdict(t) for t in self.tables],
     }

@@ -15,7 +15,7 @@ def render_report(report, top: int) -> str:
   """A `Report` for people, with the `top` most expensive tables."""
   sections = (
     _format_head(report), _format_devices(report), _format_balance(report),
-    _format_bounds(report),
+    report.towers.lines(top) if report.towers else [], _format_bounds(report),
     _format_tables(report, top), pooling.describe_pooling(report.pooling, top),
     list(report.notes),
   )  # fmt: skip
@@ -30,9 +30,9 @@ def _format_head(c) -> list[str]:
     f'{t.replicas} x {t.hosts} x {t.devices}, {c.batch:,} examples a step',
     f'plan: {c.made_by}' + (f', the best of {c.tried:,}' if c.tried else ''),
     f'tables: {format_bytes(sum(line.bytes for line in c.tables))} in a group',
-    f'predicted step of the tables: {_format_time(c.step)} on the busiest '
+    f'predicted step of the tables: {format_time(c.step)} on the busiest '
     f'device, nothing overlapped',
-    f'critical path: {_format_time(c.critical_path)}, longest compute and '
+    f'critical path: {format_time(c.critical_path)}, longest compute and '
     'longest exchange',
     f'binds: {bound.binds}',
   ]
@@ -86,9 +86,9 @@ def _device_line(name, c, rows, buffers, times) -> str:
     f'{format_bytes(c.allocated - rows):>10} {format_bytes(buffers):>10} '
     f'{share:>6.1%}'
     + ''.join(
-      f' {_format_time(x):>10}' for x in times[: _count_parts(c.topology)]
+      f' {format_time(x):>10}' for x in times[: _count_parts(c.topology)]
     )
-    + f' {_format_time(sum(times)):>10}'
+    + f' {format_time(sum(times)):>10}'
   )
 
 
@@ -108,15 +108,16 @@ def _format_balance(c) -> list[str]:
 
 def _format_bounds(c) -> list[str]:
   lines = [
-    'bounds with perfectly spread tables, as many examples a device:',
+    'bounds with perfectly spread tables, as many examples a device'
+    + (', of sums that travel flat:' if c.towers else ':'),
     f'{"hosts":>8} {"devices":>8} {"capacity":>9} {"memory":>10} '
     f'{"injection":>10} {"bisection":>10} {"compute":>10}  binds',
   ]
   for s in c.sizes:
     lines.append(
       f'{s.hosts:>8,} {s.devices:>8,} {s.capacity:>9.1%} '
-      f'{_format_time(s.memory):>10} {_format_time(s.injection):>10} '
-      f'{_format_time(s.bisection):>10} {_format_time(s.compute):>10}  '
+      f'{format_time(s.memory):>10} {format_time(s.injection):>10} '
+      f'{format_time(s.bisection):>10} {format_time(s.compute):>10}  '
       f'{s.binds}'
     )
   return lines
@@ -139,7 +140,7 @@ def _format_tables(c, top: int) -> list[str]:
   for table in shown:
     lines.append(
       f'{table.name:{width}} {table.rows:>14,} {table.dim:>6} '
-      f'{format_bytes(table.bytes):>10} {_format_time(table.cost.total):>10}  '
+      f'{format_bytes(table.bytes):>10} {format_time(table.cost.total):>10}  '
       f'{table.scheme}{_format_places(table.at)}'
     )
   if rest := [c.tables[i] for i in order[top:]]:
@@ -156,10 +157,10 @@ def _format_places(at: tuple[int, ...]) -> str:
   return f' at {some}{more}'
 
 
-def _format_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
   """Seconds as people read them.
 
-  >>> _format_time(0.00123)
+  >>> format_time(0.00123)
   '1.230 ms'
   """
   if seconds == 0:

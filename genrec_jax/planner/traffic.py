@@ -24,6 +24,8 @@ gradients of rows of a table of T rows and D columns, of which the shorter way
 is taken (`copied_tables`). Sums of all devices give way to rows where there are
 more of them than there is room for rows (`Exchange.sums_give_way`).
 
+What features under towers send stands in tower_traffic.py.
+
 The rooms have least sizes, tables of gradients are padded, a ragged exchange
 depends on the platform: `plan_traffic.list_plan` counts all that.
 """
@@ -102,16 +104,23 @@ class Wire:
       self.exchange.gradient_codec.row_bytes(columns),
     )
 
+  def near_row_bytes(self, columns: int) -> tuple[int, int]:
+    """Bytes of a sum on its way to a tower, and of its gradient."""
+    return (
+      self.exchange.near_row_codec.row_bytes(columns),
+      self.exchange.near_gradient_codec.row_bytes(columns),
+    )
+
 
 # --- Collectives of n devices.
 
 
-def _exchanged(held: float, n: int) -> float:
+def exchanged(held: float, n: int) -> float:
   """All-to-all of what a device holds for all n."""
   return held * (n - 1) / n
 
 
-def _gathered(own: float, n: int) -> float:
+def gathered(own: float, n: int) -> float:
   """All-gather of what is a device's own."""
   return own * (n - 1)
 
@@ -151,12 +160,12 @@ def list_rows(
   forward, backward = wire.row_bytes(columns)
   if kind == 'gather':
     return [
-      Transfer('ids', 'ids', ALL_GATHER, GROUP, _gathered(needed * WORD, n)),
+      Transfer('ids', 'ids', ALL_GATHER, GROUP, gathered(needed * WORD, n)),
       Transfer(
-        'forward', 'rows', ALL_TO_ALL, GROUP, _gathered(needed * forward, n)
+        'forward', 'rows', ALL_TO_ALL, GROUP, gathered(needed * forward, n)
       ),
       Transfer(
-        'backward', 'rows', ALL_GATHER, GROUP, _gathered(needed * backward, n)
+        'backward', 'rows', ALL_GATHER, GROUP, gathered(needed * backward, n)
       ),
     ]
   found = [list_scalar(mesh, 'ids', GROUP)]  # how full the fullest room is
@@ -178,10 +187,10 @@ def list_rows(
       real = needed if expected is None else expected
       used = min(1.0, real * size / (held * rounds)) if held else 1.0
     found.append(
-      Transfer(step, what, op, GROUP, _exchanged(held, n), rounds, used)
+      Transfer(step, what, op, GROUP, exchanged(held, n), rounds, used)
     )
     if counts:
-      sent = counts * _gathered(WORD, n)
+      sent = counts * gathered(WORD, n)
       found.append(Transfer(step, 'scalars', ALL_TO_ALL, GROUP, sent, rounds))
   return found
 
@@ -209,11 +218,11 @@ def list_sums(
     weighted: whether ids have weights.
   """
   n, hosts, devices = mesh.group_size, mesh.hosts, mesh.devices
-  lists = WORD * ids * (2 if weighted else 1) + WORD * pieces * (bags + 1)
+  lists = count_list_bytes(pieces, ids, bags, weighted)
   forward, backward = (pieces * bags * x for x in wire.row_bytes(columns))
   if spread == ONE:
     return [
-      Transfer(step, what, ALL_TO_ALL, GROUP, _exchanged(n * size, n))
+      Transfer(step, what, ALL_TO_ALL, GROUP, exchanged(n * size, n))
       for step, what, size in (
         ('ids', 'ids', lists),
         ('forward', 'rows', forward),
@@ -222,9 +231,9 @@ def list_sums(
     ]
   if spread == ALL:
     return [
-      Transfer('ids', 'ids', ALL_GATHER, GROUP, _gathered(lists, n)),
-      Transfer('forward', 'rows', ALL_TO_ALL, GROUP, _gathered(forward, n)),
-      Transfer('backward', 'rows', ALL_GATHER, GROUP, _gathered(backward, n)),
+      Transfer('ids', 'ids', ALL_GATHER, GROUP, gathered(lists, n)),
+      Transfer('forward', 'rows', ALL_TO_ALL, GROUP, gathered(forward, n)),
+      Transfer('backward', 'rows', ALL_GATHER, GROUP, gathered(backward, n)),
     ]
   found = []
   for step, what, size, op in (
@@ -234,14 +243,22 @@ def list_sums(
     ('backward', 'rows', backward, ALL_GATHER),
   ):
     far, near = (
-      _exchanged(hosts * size, hosts),
-      _gathered(hosts * size, devices),
+      exchanged(hosts * size, hosts),
+      gathered(hosts * size, devices),
     )
     found += [
       Transfer(step, what, ALL_TO_ALL, HOSTS, far),
       Transfer(step, what, op, DEVICES, near),
     ]
   return found
+
+
+def count_list_bytes(
+  pieces: float, ids: float, bags: float, weighted: bool = False
+) -> float:
+  """Bytes of the ids of bags, their weights and lengths, as `list_sums`."""
+  # One length more for each piece counts its padding.
+  return WORD * ids * (2 if weighted else 1) + WORD * pieces * (bags + 1)
 
 
 def list_gradients_of_copies(
@@ -260,10 +277,10 @@ def list_gradients_of_copies(
     # A column more counts the devices that have read a row.
     table = n * math.ceil(rows / n) * WORD * (columns + 1)
     return [
-      Transfer('backward', 'rows', op, EVERYONE, _exchanged(table, n))
+      Transfer('backward', 'rows', op, EVERYONE, exchanged(table, n))
       for op in (ALL_TO_ALL, ALL_GATHER)
     ]
-  sent = _gathered(entries * WORD * (1 + columns), n)
+  sent = gathered(entries * WORD * (1 + columns), n)
   return [Transfer('backward', 'rows', ALL_GATHER, EVERYONE, sent)]
 
 

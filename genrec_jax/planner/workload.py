@@ -3,9 +3,10 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import jax
+import jax.numpy as jnp
 
 from genrec_jax.embedding.plan import TablePlan
 from genrec_jax.embedding.row_optimizers import (
@@ -13,6 +14,7 @@ from genrec_jax.embedding.row_optimizers import (
   RowOptimizerLike,
 )
 from genrec_jax.embedding.scheme import Scheme
+from genrec_jax.embedding.towers import Towers, run_towers
 from genrec_jax.features import TableSpec
 from genrec_jax.numerics.formats import storage_dtype
 
@@ -168,6 +170,82 @@ class Load:
       outside=outside,
     )
 
+  def split(self, features: Collection[str]) -> tuple['Load', 'Load']:
+    """The table with these of its features alone, and with the others.
+
+    >>> both = Feature(3.0, name='f'), Feature(1.0, name='g')
+    >>> own, rest = Load('t', 9, 4, features=both).split({'f'})
+    >>> own.ids, rest.ids
+    (3.0, 1.0)
+    """
+    own = tuple(f for f in self.features if f.name and f.name in features)
+    rest = tuple(f for f in self.features if f not in own)
+    return (
+      dataclasses.replace(self, features=own),
+      dataclasses.replace(self, features=rest),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TowerLoad:
+  """The towers of a model, as far as anything travels.
+
+  Attributes:
+    features: of each of T towers.
+    vectors: how many vectors each of them sees.
+    width: of such a vector.
+    kept: how many vectors each of them gives away.
+    most: M, that travel for each of them: those of the largest one.
+    dim: E, the width of a vector that they give away.
+    draws: whether they draw at random, for which numbers of examples travel.
+  """
+
+  features: tuple[tuple[str, ...], ...]
+  vectors: tuple[int, ...]
+  width: int
+  kept: tuple[int, ...]
+  most: int
+  dim: int
+  draws: bool = False
+
+  @property
+  def count(self) -> int:
+    """T, the number of towers."""
+    return len(self.features)
+
+  @functools.cached_property
+  def names(self) -> frozenset[str]:
+    """The features under towers."""
+    return frozenset(name for own in self.features for name in own)
+
+  @property
+  def compression(self) -> float:
+    """How many times fewer numbers leave towers than go into them."""
+    given = sum(self.kept) * self.dim
+    return sum(self.vectors) * self.width / given
+
+  @property
+  def padding(self) -> float:
+    """Share of the vectors that leave towers for the sake of larger ones."""
+    return 1 - sum(self.kept) / (self.count * self.most)
+
+  def as_identity(self) -> 'TowerLoad':
+    """The same towers, which change nothing: SPTT alone.
+
+    >>> two = TowerLoad((('a',), ('b', 'c')), (1, 2), 8, (1, 1), 1, 4)
+    >>> two.compression, two.as_identity().compression
+    (3.0, 1.0)
+    >>> two.padding, two.as_identity().padding
+    (0.0, 0.25)
+    """
+    return dataclasses.replace(
+      self,
+      kept=self.vectors,
+      most=max(self.vectors),
+      dim=self.width,
+      draws=False,
+    )
+
 
 @dataclasses.dataclass(frozen=True)
 class DensePart:
@@ -190,6 +268,27 @@ def tree_bytes(*trees) -> int:
   """Bytes of all leaves: arrays, or what `jax.eval_shape` gives."""
   leaves = jax.tree.leaves(trees)
   return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
+
+
+def from_towers(towers: Towers | None) -> TowerLoad | None:
+  """The towers that a model stands on; None where it stands on none."""
+  if towers is None:
+    return None
+  seen = towers.count, 1, towers.most, towers.width
+  made = jax.eval_shape(
+    lambda key, x, mask: run_towers(towers, towers.init(key), x, mask),
+    jax.eval_shape(lambda: jax.random.key(0)),
+    jax.ShapeDtypeStruct(seen, jnp.float32),
+    jax.ShapeDtypeStruct((towers.count, towers.most), jnp.float32),
+  )
+  return TowerLoad(
+    towers.features,
+    towers.vectors,
+    towers.width,
+    tuple(map(len, towers.kept)),
+    *made.shape[2:],
+    draws=towers.draws,
+  )
 
 
 def from_tables(

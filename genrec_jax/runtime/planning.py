@@ -52,6 +52,12 @@ def make_plan(
   towers = state_lib.find_towers(task, extensions)
   if towers is not None:
     tower_plans.check_settings(p, towers)
+  elif rule.exchange.near_forward or rule.exchange.near_backward:
+    raise ConfigError(
+      'parallel.exchange.near_forward and near_backward are formats of sums on '
+      'their way to towers, and none travel there: leave them out, or set '
+      'model.towers and an optimizer.rows.name'
+    )
   elif not p.plan and p.scheme == AUTO:
     work = _describe_work(config, task, mesh_shape, extensions)
     return planner.make_plan(**work, schemes=schemes, pooling=rule)[0]
@@ -250,7 +256,8 @@ def check_memory(
     return
   work = _describe_work(config, task, shape, extensions)
   exchange = pooling_rule(config, extensions).exchange
-  report = planner.evaluate_plan(plan, **work, exchange=exchange)
+  towers = planner.from_towers(state_lib.find_towers(task, extensions))
+  report = planner.evaluate_plan(plan, **work, exchange=exchange, towers=towers)
   if len(report.over):
     alone = plan.group_size * plan.replicas == 1
     scheme = p.scheme or DEFAULT_SCHEME
@@ -303,8 +310,8 @@ def describe_plan(
   """The report that `--mode=plan` prints; leaves plan.json in the workdir."""
   p = config.parallel
   shape = mesh_shape(config)
-  fixed = None
-  if p.plan or p.scheme != AUTO:
+  fixed, towers = None, state_lib.find_towers(task, extensions)
+  if p.plan or p.scheme != AUTO or towers is not None:
     fixed = make_plan(config, task, shape, extensions)
   path = pathlib.Path(workdir) / 'plan.json'
   path.parent.mkdir(parents=True, exist_ok=True)
@@ -314,6 +321,7 @@ def describe_plan(
     plan=fixed,
     pooling=pooling_rule(config, extensions),
     schemes=extensions.schemes,
+    towers=planner.from_towers(towers),
     save=str(path),
   )
   return f'{text}\nplan: {path}'
@@ -417,7 +425,11 @@ def dense_part(config, task, shape: dict) -> planner.DensePart:
   """Everything that optax updates, and its averages."""
   towers = state_lib.find_towers(task)
   trained = jax.eval_shape(lambda: state_lib.init_optax_params(task, 0, towers))
-  count = _count_parameters(trained)
+  # Each host has the parameters of its own towers.
+  own = {name: x for name, x in trained.items() if name != 'modules'}
+  count = _count_parameters(own)
+  if 'modules' in trained:
+    count += _count_parameters(trained['modules']) // shape['hosts']
   # Running averages are kept of parameters, and of no table.
   averaged = 0
   if config.optimizer.average:
