@@ -25,7 +25,8 @@ Differences from the paper, of which the text on tower modules is short: `each`
 is one matrix for all features of a tower. `tower_compression` says c where
 `tower_vectors` does not: as many vectors as make a tower CR times smaller, at
 least one, so that a tower of more features gives more. DCN's tower projects to
-c vectors of width D. There is no batch norm in a tower.
+c vectors of width D. Projections have no bias, and there is no batch norm in a
+tower.
 """
 
 import dataclasses
@@ -44,18 +45,27 @@ from genrec_jax.models import dcn, layers, mlp, wukong
 _MOST_NAMES = 8  # of a tower, in a line
 
 
+def _make_projection(dim_in: int, dim_out: int, rngs: nnx.Rngs):
+  """A projection without bias.
+
+  Where the model above concatenates vectors and normalises what follows over
+  the batch, a bias has no gradient but rounding, which Adam makes into steps.
+  """
+  return mlp.make_linear(dim_in, dim_out, rngs, use_bias=False)
+
+
 class DLRMTower(nnx.Module):
   """c vectors made of the whole tower, and p of each of its vectors."""
 
   def __init__(self, sizes: 'TowerSizes', config, rngs: nnx.Rngs):
     s = self.sizes = sizes
     self.flat = (
-      mlp.make_linear(s.most * s.width, s.made * s.dim, rngs)
+      _make_projection(s.most * s.width, s.made * s.dim, rngs)
       if s.made
       else None
     )
     self.each = (
-      mlp.make_linear(s.width, s.each * s.dim, rngs) if s.each else None
+      _make_projection(s.width, s.each * s.dim, rngs) if s.each else None
     )
 
   def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -77,7 +87,7 @@ class DCNTower(nnx.Module):
     width = sizes.most * sizes.width
     for i in range(self.count):
       setattr(self, f'cross_{i}', dcn.Cross(width, config, rngs))
-    self.out = mlp.make_linear(width, sizes.made * sizes.dim, rngs)
+    self.out = _make_projection(width, sizes.made * sizes.dim, rngs)
 
   def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
     """`[N, V, W]`, `[V]` -> `[N, c, D]`."""

@@ -54,8 +54,8 @@ def of(param) -> np.ndarray:
 def dlrm_oracle(module, x, sizes):
   count = x.shape[1]
   flat = x.reshape(N, -1) @ of(module.flat.kernel)[: count * W]
-  made = (flat + of(module.flat.bias)).reshape(N, -1, W)
-  each = x @ of(module.each.kernel) + of(module.each.bias)
+  made = flat.reshape(N, -1, W)
+  each = x @ of(module.each.kernel)
   return np.concatenate([made, each.reshape(N, -1, W)], axis=1)
 
 
@@ -67,7 +67,7 @@ def dcn_oracle(module, x, sizes):
     linear = getattr(module, f'cross_{i}').linear
     product = crossed @ of(linear.kernel)[:used, :used]
     crossed = x0 * (product + of(linear.bias)[:used]) + crossed
-  y = crossed @ of(module.out.kernel)[:used] + of(module.out.bias)
+  y = crossed @ of(module.out.kernel)[:used]
   return y.reshape(N, -1, W)
 
 
@@ -233,8 +233,12 @@ def test_small_tables_and_towers():
 
 
 def test_what_a_line_says():
-  assert build().describe_towers().startswith(
-    '2 towers (dlrm), features -> vectors: a -> 3; c, b, d -> 5; 0.5'
+  assert (
+    build()
+    .describe_towers()
+    .startswith(
+      '2 towers (dlrm), features -> vectors: a -> 3; c, b, d -> 5; 0.5'
+    )
   )
   assert build(towers=()).describe_towers() == ''
   assert towers_lib.count_padding(build().towers) == pytest.approx(1 / 3)

@@ -1,0 +1,147 @@
+"""Models on towers: one checkpoint on every number of hosts, and alone."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from genrec_jax.config import ConfigError, tower_file
+from genrec_jax.config.files import load as load_config
+from genrec_jax.embedding.scheme import PlanError
+from genrec_jax.serve.scorer import Scorer
+from genrec_jax.task_kinds import TASK_KINDS
+from genrec_jax.train import experiment, loop
+
+CONTINUOUS = ('logloss', 'calibration')  # metrics that no rounding turns over
+ROWS = [{f'c{i}': str(i + n) for i in range(8)} for n in range(5)]
+
+
+def configure(arg='smoke', model='dlrm', hosts=1, devices=1, **fields):
+  config = load_config(f'dmt_{model}_synthetic:{arg}')
+  config.parallel.update(hosts=hosts, devices=devices)
+  config.model.update(fields)
+  config.report.importance_rows = 0
+  config.train.update(steps=4, eval_every=4, checkpoint_every=2)
+  return config
+
+
+def train(config, workdir, steps=4):
+  config = config.copy_and_resolve_references()
+  config.train.steps = steps
+  with jax.numpy_dtype_promotion('standard'):  # for optax
+    return loop.train_and_evaluate(config.lock(), workdir, TASK_KINDS)
+
+
+@pytest.mark.parametrize(
+  'model',
+  [
+    'dlrm',
+    pytest.param('dcn', marks=pytest.mark.slow),
+    pytest.param('wukong', marks=pytest.mark.slow),
+  ],
+)
+def test_a_checkpoint_opens_on_every_number_of_hosts(model, tmp_path):
+  meshes = [(1, 1), (2, 2), (4, 1)]
+  fields = {'tower_dropout': 0.2}
+  whole = train(configure(model=model, **fields), tmp_path / 'whole')
+  for steps, (hosts, devices) in zip((1, 2, 4), meshes, strict=True):
+    config = configure(model=model, hosts=hosts, devices=devices, **fields)
+    parts = train(config, tmp_path / 'parts', steps)
+  assert parts['towers'] == whole['towers'] and '4 towers' in whole['towers']
+  for name in CONTINUOUS:
+    value = whole['last_epoch']['valid'][name]
+    assert parts['last_epoch']['valid'][name] == pytest.approx(value, rel=1e-5)
+  one, other = (
+    Scorer.load(tmp_path / name, checkpoint='latest').score(ROWS)
+    for name in ('whole', 'parts')
+  )
+  np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+def test_towers_of_a_run_stay(tmp_path):
+  towers = [[f'c{i}', f'c{i + 4}'] for i in range(4)]
+  path = tmp_path / 'towers.json'
+  tower_file.write_towers(path, tower_file.TowerPlan(tuple(map(tuple, towers))))
+  config = configure(towers=str(path))
+  train(config, tmp_path / 'run', 1)
+  kept = json.loads((tmp_path / 'run' / tower_file.OF_A_RUN).read_text())
+  assert kept['towers'] == towers
+  # The run is served without the file that it was given.
+  path.unlink()
+  assert Scorer.load(tmp_path / 'run').score(ROWS).shape == (5, 1)
+  towers[0], towers[1] = towers[0][::-1], towers[1]
+  tower_file.write_towers(path, tower_file.TowerPlan(tuple(map(tuple, towers))))
+  with pytest.raises(ConfigError, match='has other towers than this run'):
+    train(config, tmp_path / 'run', 2)
+
+
+def build(config, workdir):
+  with jax.numpy_dtype_promotion('standard'):  # for optax
+    return experiment.build_experiment(
+      config.lock(), workdir, TASK_KINDS, log=lambda *_: None
+    )
+
+
+def test_numbers_and_words(tmp_path):
+  found = build(configure(towers='2'), tmp_path / 'two')
+  assert found.task.towers.features == (
+    ('c0', 'c2', 'c4', 'c6'), ('c1', 'c3', 'c5', 'c7'),
+  )  # fmt: skip
+  found = build(configure(towers='auto', hosts=4, devices=1), tmp_path / 'auto')
+  assert found.task.towers.count == 4
+  assert found.runtime.plan.extra['towers']['features'] == [
+    list(own) for own in found.task.towers.features
+  ]
+  flat = build(configure('smoke,flat'), tmp_path / 'flat')
+  assert flat.task.towers is None and 'modules' not in vars(flat.task)
+
+
+@pytest.mark.parametrize(
+  'fields, parallel, error, message',
+  [
+    (dict(towers='9'), {}, ConfigError, 'asks for 9 towers, and there are 8'),
+    (dict(towers='0'), {}, ConfigError, 'at least 1 tower'),
+    (dict(towers='auto:x'), {}, ConfigError, 'there is no such file'),
+    (dict(towers='3'), dict(hosts=2), PlanError, '3 towers and 2 hosts'),
+    (
+      {}, dict(hosts=2, devices=2, scheme='row_wise'), PlanError,
+      'is under a tower, whose host',
+    ),
+    (
+      {}, dict(hosts=2, devices=2, pool='rows'), PlanError,
+      "parallel.pool='rows' and towers",
+    ),
+    (
+      {}, dict(hosts=2, devices=2, determinism='mesh_invariant'), PlanError,
+      'do not go together',
+    ),
+  ],
+)  # fmt: skip
+def test_what_cannot_be(fields, parallel, error, message, tmp_path):
+  config = configure(**fields)
+  config.parallel.update(parallel)
+  with pytest.raises(error, match=message):
+    build(config, tmp_path)
+
+
+def test_a_plan_of_other_towers(tmp_path):
+  config = configure(towers='2', hosts=2, devices=2)
+  plan = build(config, tmp_path / 'one').runtime.plan
+  plan.save(tmp_path / 'plan.json')
+  config = configure(towers='auto:2', hosts=2, devices=2)
+  config.parallel.plan = str(tmp_path / 'plan.json')
+  with pytest.raises(PlanError, match='the plan was made for the towers'):
+    build(config, tmp_path / 'two')
+
+
+def test_tables_that_optax_updates(tmp_path):
+  """Every device has them, and runs all towers on its own examples."""
+  config = configure()
+  config.optimizer.rows.name = 'dense'
+  one = train(config, tmp_path / 'one')
+  config.parallel.update(hosts=2, devices=2)
+  many = train(config, tmp_path / 'many')
+  for name in CONTINUOUS:
+    value = one['metrics']['valid'][name]
+    assert many['metrics']['valid'][name] == pytest.approx(value, rel=1e-5)
