@@ -64,7 +64,8 @@ IDENTITY = make_towers(lambda key: {}, lambda params, x, mask, draws: x)
 def init_network(key):
   return {
     'kernel': jax.random.normal(key, (len(TOWERS), WIDTH, 3)),
-    'bias': jnp.zeros((len(TOWERS), 3)),
+    # Of the scale of its gradients, which are sums with much cancelled.
+    'bias': jax.random.normal(jax.random.fold_in(key, 1), (len(TOWERS), 3)),
   }
 
 
