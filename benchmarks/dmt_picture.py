@@ -56,7 +56,7 @@ def _draw_shares(rows: list[Mapping]) -> charts.Chart:
     color = chart_files.pick_color(i)
     series.append(charts.Series(name, points, color, band=band))
   return charts.Chart(
-    'Speed-up (model): 64 H100, the rest of a step unchanged',
+    'Speed-up (model): 64 H100, the same rest',
     linear_axis(0, MOST_SHARE, 'exposed share of a flat step', '{:.0%}'.format),
     linear_axis(0.5, 2.6),
     [

@@ -17,6 +17,7 @@ from genrec_jax.parallel import job
 from genrec_jax.runtime import planning
 from genrec_jax.runtime.mesh import MeshRuntime
 from genrec_jax.runtime.single_device import SingleDeviceRuntime
+from genrec_jax.runtime.state import find_dense_towers, find_towers
 
 
 def plan_eval_runtime(
@@ -83,12 +84,19 @@ def build_runtime(
     extensions: what is used from outside the library.
     trains: whether there are steps, for which there must be memory.
   """
-  p = config.parallel
+  p, extensions = config.parallel, extensions or Extensions()
+  towers = find_towers(task, extensions) or find_dense_towers(task)
+  if towers is not None and config.optimizer.average:
+    raise ConfigError(
+      'optimizer.average keeps averages of the parameters of the model, and '
+      'none of those of towers (model.towers), so that evaluations would mix '
+      'both; leave one of the keys out'
+    )
   plain = (
     p.microbatches == 1 and p.determinism == 'per_mesh' and p.pipeline == 'none'
   )
   if _is_one_device(p) and plain:
-    planning.check_one_device(config, task, extensions or Extensions())
+    planning.check_one_device(config, task, extensions)
     return SingleDeviceRuntime(config, task, tx, extensions, trains=trains)
   return MeshRuntime(config, task, tx, extensions, trains=trains)
 

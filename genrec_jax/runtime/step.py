@@ -74,7 +74,8 @@ def make_step(
 
   Args:
     task: what is trained, a `contracts.Task`. One that has `param_l2` (path of
-      a parameter -> strength l) adds the gradient of (l/2)|w|^2 to theirs.
+      a parameter -> strength l), or `tower_l2` of its towers, adds the gradient
+      of (l/2)|w|^2 to theirs.
     tx: optax optimizer of everything dense.
     seed: of all random draws.
     row_learning_rate: of the row optimizers: one for all, or table -> its own;
@@ -102,7 +103,10 @@ def make_step(
   id_map = id_maps.collect_maps(task, maps)
   l2_strengths = {
     f'tables/{n}': s.l2 for n, s in state_lib.dense_specs(task).items() if s.l2
-  } | {f'params/{n}': l2 for n, l2 in getattr(task, 'param_l2', {}).items()}
+  }
+  for field, part in (('param_l2', 'params'), ('tower_l2', 'modules')):
+    for path, l2 in getattr(task, field, {}).items():
+      l2_strengths[f'{part}/{path}'] = l2
 
   def key_of(step):
     return jax.random.fold_in(jax.random.key(seed), step)
@@ -204,7 +208,11 @@ def make_step(
     grads, row_grads = _scale_tree(grads, share), _scale_tree(row_grads, share)
     module_grads, row_grads = back(row_grads)
     if modules:
-      grads |= dense.reduce({'modules': module_grads})
+      module_grads = dense.reduce({'modules': module_grads})
+      # Gradients of a mean already, of which the weight is 1.
+      grads |= _add_l2_gradients(
+        module_grads, dense.local_slice(trained), l2_strengths, jnp.float32(1)
+      )
     norm = dense.norm(grads)
     trained, opt_state = dense.apply(
       tx,

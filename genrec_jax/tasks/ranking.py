@@ -51,6 +51,8 @@ class Ranking:
     sites: name -> `Site` of each weight that activations are multiplied with.
     param_l2: path of a parameter -> strength of its L2, see
       `RankingLossConfig`.
+    towers: what stands under the model, or None; see `models.dmt`.
+    tower_l2: path of a parameter of towers -> strength of its L2.
   """
 
   progress_unit = 'examples'  # the unit in which progress is counted
@@ -123,9 +125,12 @@ class Ranking:
     model, tower, self.sites = self._build_shapes()
     self.graphdef = nnx.graphdef(model)
     self.param_l2 = self._find_l2(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
-    self.towers = None
+    self.towers, self.tower_l2 = None, {}
     if tower is not None:
       self.towers = self._make_towers(towers, nnx.graphdef(tower))
+      shapes = nnx.to_pure_dict(nnx.state(tower, nnx.Param))
+      if strength := self.loss_config.net_l2:
+        self.tower_l2 = dict.fromkeys(rules.named_shapes(shapes), strength)
 
   @classmethod
   def from_config(

@@ -149,6 +149,11 @@ class RequestRanking:
       extensions: what is used from outside the library.
     """
     model = config.model.to_dict()
+    if model.get('towers'):
+      raise ValueError(
+        f"model.towers is {model['towers']!r}, and models of requests stand on "
+        "no towers: leave the key out, or choose a config with task='ranking'"
+      )
     return cls(
       model.pop('name'),
       model,

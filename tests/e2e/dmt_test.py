@@ -145,3 +145,31 @@ def test_tables_that_optax_updates(tmp_path):
   for name in CONTINUOUS:
     value = one['metrics']['valid'][name]
     assert many['metrics']['valid'][name] == pytest.approx(value, rel=1e-5)
+
+
+def test_l2_of_towers(tmp_path):
+  """Weights are pulled to zero, wherever the towers are."""
+  first = {}
+  for name, mesh in (('one', (1, 1)), ('many', (2, 2)), ('none', (1, 1))):
+    config = configure(hosts=mesh[0], devices=mesh[1])
+    config.loss.net_l2 = 0.0 if name == 'none' else 10.0
+    config.optimizer.name, config.optimizer.learning_rate = 'sgd', 0.01
+    found = build(config, tmp_path / name)
+    state, step = found.runtime.fresh_state(), found.runtime.step()
+    batches = found.runtime.batches(iter(found.train_batches(config)))
+    for _ in range(3):
+      state, _ = step(state, next(batches))
+    first[name] = jax.device_get(state.modules)['flat']['kernel']
+  np.testing.assert_allclose(first['many'], first['one'], rtol=1e-5, atol=1e-6)
+  assert np.linalg.norm(first['one']) < 0.8 * np.linalg.norm(first['none'])
+
+
+def test_averages_and_requests(tmp_path):
+  config = configure()
+  config.optimizer.average = 0.9
+  with pytest.raises(ConfigError, match='optimizer.average'):
+    build(config, tmp_path)
+  config = load_config('gr_streaming:smoke,dlrm')
+  config.model.towers = '2'
+  with pytest.raises(ValueError, match='models of requests stand on no towers'):
+    build(config, tmp_path / 'requests')
