@@ -282,10 +282,10 @@ def write_config(
 
 
 def write_log(path: pathlib.Path, items: int) -> None:
-  """A log in which every item occurs, of users with a hundred events."""
-  events = np.arange(max(items, 1_000))
+  """A log in which every item occurs, of users with a thousand events."""
+  events = np.arange(max(items, 20_000))
   order = np.random.default_rng(0).permutation(events) % items
-  lines = [f'{at // 100},{item},{at}' for at, item in enumerate(order)]
+  lines = [f'{at // 1_000},{item},{at}' for at, item in enumerate(order)]
   path.write_text('\n'.join(['user,item,time', *lines, '']))
 
 

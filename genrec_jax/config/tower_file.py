@@ -10,10 +10,12 @@ This module needs the standard library alone.
 
 import dataclasses
 import difflib
+import hashlib
 import json
 import math
 import os
 import pathlib
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 
 from genrec_jax.config.errors import ConfigError
@@ -93,7 +95,7 @@ class TowerPlan:
         'it must be an object with the keys "version" and "towers", a list of '
         'lists of features'
       )
-    if data.get('version') != VERSION:
+    if data.get('version') != VERSION or type(data['version']) is not int:
       raise ConfigError(
         f'its version is {data.get("version")!r}, and only version {VERSION} '
         'is known here'
@@ -146,10 +148,17 @@ def read_towers(path: str | os.PathLike) -> TowerPlan:
     path = path / NAME
   if not path.exists():
     raise FileNotFoundError(f'{path}: there is no such file of towers')
-  if path.stat().st_size > _MOST_BYTES:
+  about = path.stat()
+  if not stat.S_ISREG(about.st_mode):  # such as a device, which has no end
+    raise ConfigError(f'{path} is no regular file, and no file of towers')
+  if about.st_size > _MOST_BYTES:
     raise ConfigError(f'{path} is too large for a file of towers')
   try:
-    data = json.loads(path.read_text(encoding='utf-8'))
+    data = json.loads(
+      path.read_text(encoding='utf-8'), object_pairs_hook=_refuse_repeats
+    )
+  except OSError as error:
+    raise ConfigError(f'{path} cannot be read: {error}') from None
   except (ValueError, RecursionError) as error:
     raise ConfigError(
       f'{path} is damaged, it is no JSON ({error}); write it again'
@@ -179,6 +188,39 @@ def read_run_towers(workdir: str | os.PathLike, config) -> tuple:
       'have; continue the training of this workdir, which writes it again'
     )
   return read_towers(path).towers
+
+
+def mark_towers(fingerprint: str, towers: Sequence[Sequence[str]]) -> str:
+  """A fingerprint of data that is one of towers, too; as it is without any.
+
+  The weights of a tower belong to its features, in their order, and no shape
+  tells these apart.
+
+  >>> mark_towers('abc', [])
+  'abc'
+  >>> mark_towers('abc', [['user'], ['item']]).startswith('abc, towers ')
+  True
+
+  Args:
+    fingerprint: of the data.
+    towers: the features of each tower.
+  """
+  if not towers:
+    return fingerprint
+  text = json.dumps([list(own) for own in towers])
+  digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+  return f'{fingerprint}, towers {digest}'
+
+
+def same_towers(marked: str, towers: Sequence[Sequence[str]]) -> bool:
+  """Whether what `mark_towers` has marked was of these towers.
+
+  Args:
+    marked: of a checkpoint or a file of weights.
+    towers: the features of each tower.
+  """
+  _, _, mark = marked.partition(', towers ')
+  return mark_towers('', towers).removeprefix(', towers ') == mark
 
 
 def write_towers(path: str | os.PathLike, plan: TowerPlan) -> None:
@@ -259,6 +301,15 @@ def check_towers(
         f'in towers {places[other]} and {places[name]}: a table lies under one '
         'tower'
       )
+
+
+def _refuse_repeats(pairs) -> dict:
+  """An object of JSON without a key twice, of which one would be lost."""
+  keys = [key for key, _ in pairs]
+  for key in keys:
+    if keys.count(key) > 1:
+      raise ValueError(f'the key {key!r} stands there twice')
+  return dict(pairs)
 
 
 def _hint(name: str, known: Sequence[str]) -> str:

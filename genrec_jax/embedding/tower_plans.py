@@ -174,7 +174,4 @@ def check_place(
 
 def _describe(section: Mapping) -> str:
   """The towers of a section, in words."""
-  try:
-    return '; '.join(', '.join(own) for own in section['features'])
-  except (TypeError, KeyError):
-    return repr(section)[:200]
+  return '; '.join(', '.join(own) for own in section['features'])

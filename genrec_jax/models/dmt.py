@@ -42,6 +42,7 @@ from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.features import FeatureSpec, Inputs
 from genrec_jax.models import dcn, layers, mlp, wukong
 
+_MOST_VECTORS = 1 << 14  # of a tower; more would be a mistake
 _MOST_NAMES = 8  # of a tower, in a line
 
 
@@ -243,7 +244,16 @@ def plan_sizes(config, widths: Sequence[Sequence[int]]) -> TowerSizes:
     wanted = c.tower_vectors
     if not wanted:
       whole = count * width / (c.dim * c.tower_compression)
+      whole = min(whole, 2.0 * _MOST_VECTORS)  # of which there is a number
       wanted = max(math.ceil(whole) - each * count, 0 if each else 1)
+    made = wanted + each * count
+    if made > _MOST_VECTORS:
+      raise ValueError(
+        f'a tower of {count} vectors would make {made:.3g}, more than '
+        f'{_MOST_VECTORS:,}: raise model.tower_compression='
+        f'{c.tower_compression}, or lower model.tower_vectors or '
+        'model.tower_each'
+      )
     shared.append(wanted)
   return TowerSizes(vectors, width, c.dim, tuple(shared), each)
 

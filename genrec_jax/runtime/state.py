@@ -149,7 +149,9 @@ def init_optax_params(task, seed: int, towers=None) -> dict:
   fresh = {'params': task.init(model_key), 'tables': tables}
   towers = towers or find_dense_towers(task)
   if towers is not None:
-    fresh['modules'] = towers.init(jax.random.fold_in(model_key, 1))
+    modules = towers.init(jax.random.fold_in(model_key, 1))
+    if jax.tree.leaves(modules):  # the identity has no parameters
+      fresh['modules'] = modules
   return fresh
 
 

@@ -14,6 +14,7 @@ from genrec_jax.checkpoint import manifest as manifest_lib
 from genrec_jax.checkpoint import storage, trees
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
+from genrec_jax.config import tower_file
 from genrec_jax.contracts import EvalRuntime, Extensions
 from genrec_jax.embedding import id_maps, relayout
 from genrec_jax.embedding import layout as layout_lib
@@ -139,6 +140,20 @@ def _make_weights(leaves: dict, step: int) -> Weights:
   return Weights(**leaves, step=step)
 
 
+def _check_towers(manifest: dict, task) -> None:
+  """Refuses weights of other towers, whose shapes may be the same."""
+  towers = getattr(task, 'towers', None)
+  saved = (manifest.get('host') or {}).get('data')
+  if towers is None or not isinstance(saved, str):
+    return
+  if not tower_file.same_towers(saved, towers.features):
+    raise CheckpointError(
+      'the checkpoint has the weights of other towers than '
+      f'{tower_file.OF_A_RUN} in the workdir says; put back the file with '
+      'which the run was trained'
+    )
+
+
 def _restore_weights(
   checkpoints: CheckpointManager,
   step: int,
@@ -148,8 +163,10 @@ def _restore_weights(
 ) -> Weights:
   extensions = extensions or Extensions()
   if hasattr(runtime, 'restore_weights'):  # a mesh: nothing is put together
+    _check_towers(checkpoints.read_manifest(step), task)
     return _make_weights(runtime.restore_weights(checkpoints, step), step)
   manifest = checkpoints.read_manifest(step)
+  _check_towers(manifest, task)
   like = jax.eval_shape(
     lambda: state_lib.init_optax_params(
       task, 0, state_lib.find_towers(task, extensions)

@@ -382,7 +382,9 @@ class Ranking:
     vectors, linear = [], jnp.zeros(batch.weights.shape)
     if self.towers is not None:
       made = rows[TOWERS].all()
-      vectors = [made[:, i] for i in range(made.shape[1])]
+      # Of slices, the gradient would be a sum of as many padded arrays.
+      made = jnp.split(made, made.shape[1], axis=1)
+      vectors = [vector[:, 0] for vector in made]
     for feature in self._tabled:
       if feature.name in self._under:
         continue

@@ -447,7 +447,8 @@ def _note_evaluation(
     run_values['best'] = {'step': step, 'value': value, 'metrics': measured}
     run_values['evaluations_since_best'] = 0
     run_values['intervals']['best'] = intervals
-    about = {**run_values['best'], 'plan': run_values['plan']}
+    of_run = {key: run_values[key] for key in ('plan', 'data')}
+    about = run_values['best'] | of_run
     best.save(step, flatten_state(weights_of(state)), about)
   elif math.isnan(value):
     # It says nothing of the step: neither patience nor the rate goes by it.

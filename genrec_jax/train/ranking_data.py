@@ -156,11 +156,15 @@ class RankingData:
 
   def read_fingerprint(self, workdir) -> str:
     """Fingerprint of the data that the workdir was trained on."""
-    return saved_encoder.read_fingerprint(workdir)
+    towers = self.towers.towers if self.towers else ()
+    return tower_file.mark_towers(
+      saved_encoder.read_fingerprint(workdir), towers
+    )
 
   def fingerprint(self) -> str:
     """Names the data, so that a run does not go on with other data."""
-    return self.dataset.fingerprint()
+    towers = self.towers.towers if self.towers else ()
+    return tower_file.mark_towers(self.dataset.fingerprint(), towers)
 
 
 def refuse_float_labels(annotations: Annotations) -> None:

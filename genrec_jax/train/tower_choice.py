@@ -38,10 +38,11 @@ def choose_towers(config, data, workdir: str | os.PathLike) -> TowerPlan | None:
   if not wanted:
     return None
   kept = pathlib.Path(workdir) / tower_file.OF_A_RUN
-  saved = tower_file.read_towers(kept) if kept.exists() else None
+  saved = _read_kept(kept) if kept.exists() else None
   number, automatic = _read_number(wanted, config.parallel.hosts)
   if not number:
     plan = _read_file(wanted)
+    _check(plan, data, wanted)
     if saved is not None and saved.towers != plan.towers:
       raise ConfigError(
         f'model.towers={wanted} has other towers than this run, which began '
@@ -49,12 +50,12 @@ def choose_towers(config, data, workdir: str | os.PathLike) -> TowerPlan | None:
         'towers'
       )
   elif saved is not None:
+    _check(saved, data, kept)
     return saved
   elif automatic:
     plan = _partition_by_values(config, data, number)
   else:
     plan = _deal(data, number)
-  _check(plan, data)
   return plan
 
 
@@ -76,13 +77,23 @@ def _read_number(wanted: str, hosts: int) -> tuple[int, bool]:
   return number, automatic
 
 
+def _read_kept(path: pathlib.Path) -> TowerPlan:
+  try:
+    return tower_file.read_towers(path)
+  except ConfigError as error:
+    raise ConfigError(
+      f'{error}. If you delete it, the next training of this workdir makes the '
+      'same towers again from model.towers'
+    ) from None
+
+
 def _read_file(path: str) -> TowerPlan:
   try:
     return tower_file.read_towers(path)
-  except FileNotFoundError:
+  except FileNotFoundError as error:
     raise ConfigError(
-      f'model.towers is {path!r}, and there is no such file; it must be the '
-      "path of a towers.json, a number of towers, 'auto' or 'auto:N'"
+      f'model.towers is {path!r}, and there is no such file ({error}); it must '
+      "be the path of a towers.json, a number of towers, 'auto' or 'auto:N'"
     ) from None
 
 
@@ -140,13 +151,17 @@ def _partition(make, features, number: int, **facts) -> TowerPlan:
   return make().plan(**facts)
 
 
-def _check(plan: TowerPlan, data) -> None:
+def _check(plan: TowerPlan, data, path) -> None:
+  """Refuses towers of a file that are not those of the features."""
   features = _find_features(data)
-  tower_file.check_towers(
-    plan.towers,
-    [f.name for f in features],
-    {f.name: f.source for f in features},
-  )
+  try:
+    tower_file.check_towers(
+      plan.towers,
+      [f.name for f in features],
+      {f.name: f.source for f in features},
+    )
+  except ConfigError as error:
+    raise ConfigError(f'model.towers: {path}: {error}') from None
 
 
 def _find_features(data) -> list:

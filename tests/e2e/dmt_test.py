@@ -6,12 +6,15 @@ import jax
 import numpy as np
 import pytest
 
+from genrec_jax.checkpoint.errors import CheckpointError
 from genrec_jax.config import ConfigError, tower_file
 from genrec_jax.config.files import load as load_config
 from genrec_jax.embedding.scheme import PlanError
 from genrec_jax.serve.scorer import Scorer
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop
+from genrec_jax.weights.export import export_weights
+from genrec_jax.weights.start import WeightsError
 
 CONTINUOUS = ('logloss', 'calibration')  # metrics that no rounding turns over
 ROWS = [{f'c{i}': str(i + n) for i in range(8)} for n in range(5)]
@@ -173,3 +176,53 @@ def test_averages_and_requests(tmp_path):
   config.model.towers = '2'
   with pytest.raises(ValueError, match='models of requests stand on no towers'):
     build(config, tmp_path / 'requests')
+
+
+def test_weights_of_other_towers(tmp_path):
+  """No shape tells towers apart: what is saved remembers them."""
+  towers = [[f'c{i}', f'c{i + 4}'] for i in range(4)]
+
+  def write(path, towers):
+    plan = tower_file.TowerPlan(tuple(map(tuple, towers)))
+    tower_file.write_towers(path, plan)
+
+  path = tmp_path / 'towers.json'
+  write(path, towers)
+  config = configure(towers=str(path))
+  train(config, tmp_path / 'run', 2)
+  export_weights(tmp_path / 'run', tmp_path / 'run.safetensors')
+  kept = tmp_path / 'run' / tower_file.OF_A_RUN
+  kept.unlink()
+  write(path, towers[::-1])
+  with pytest.raises(ConfigError, match='was trained on other data .*towers'):
+    train(config, tmp_path / 'run', 4)
+  write(kept, towers[::-1])
+  for checkpoint in ('best', 'latest'):
+    with pytest.raises(CheckpointError, match='weights of other towers'):
+      Scorer.load(tmp_path / 'run', checkpoint=checkpoint)
+  config.train.init_from = str(tmp_path / 'run.safetensors')
+  with pytest.raises(WeightsError, match='weights of other towers'):
+    train(config, tmp_path / 'other', 2)
+  write(path, towers)
+  train(config, tmp_path / 'same', 2)
+
+
+@pytest.mark.parametrize('compression', [1e-9, 1e-300])
+def test_more_vectors_than_anybody_wants(compression, tmp_path):
+  config = configure(towers='2', tower_compression=compression)
+  with pytest.raises(ValueError, match='raise model.tower_compression'):
+    build(config, tmp_path)
+  config = configure(towers='/dev/zero')
+  with pytest.raises(ConfigError, match='is no regular file'):
+    build(config, tmp_path)
+
+
+def test_the_identity_is_trained(tmp_path):
+  config = configure(tower='identity', hosts=2, devices=2)
+  train(config, tmp_path / 'two', 2)
+  config.parallel.update(hosts=1, devices=1)
+  report = train(config, tmp_path / 'two', 4)
+  whole = train(config, tmp_path / 'one', 4)
+  for name in CONTINUOUS:
+    value = whole['last_epoch']['valid'][name]
+    assert report['last_epoch']['valid'][name] == pytest.approx(value, rel=1e-5)

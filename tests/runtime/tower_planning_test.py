@@ -96,5 +96,5 @@ def test_a_device_has_the_weights_of_its_hosts_towers(config):
   task = make_task(config)
   one = dict(SHAPE, hosts=1)
   alone, own = (planning.dense_part(config, task, x) for x in (one, SHAPE))
-  # A tower: 5 vectors of 16 to 3 of 16, with biases.
-  assert alone.parameters - own.parameters == (5 * 16 + 1) * 3 * 16
+  # A tower: 5 vectors of 16 to 3 of 16.
+  assert alone.parameters - own.parameters == 5 * 16 * 3 * 16

@@ -351,8 +351,70 @@ def test_what_no_tower_can_see():
   rows.parallel.pool = 'rows'
   with pytest.raises(ValueError, match="parallel.pool='rows' and towers"):
     route(rows, IDENTITY)
-  for scheme in ('row_wise', 'data_parallel', 'grid'):
-    if scheme == 'grid':
-      continue
+  for scheme in ('row_wise', 'data_parallel'):
     with pytest.raises(ValueError, match='is under a tower, whose host'):
       route(settings(scheme=scheme), IDENTITY)
+
+
+class OneCodec(Sums):
+  """The table of h travels in another format than the others."""
+
+  def tables(self):
+    specs = super().tables()
+    codec = 'bfloat16', 'bfloat16'
+    return specs | {'h': dataclasses.replace(specs['h'], codec=codec)}
+
+
+def test_tables_under_towers_have_one_codec():
+  c = settings()
+  with pytest.raises(ValueError, match='must have one codec'):
+    runtime = MeshRuntime(
+      c, OneCodec(3), optax.sgd(0.01), Extensions(towers=NETWORK)
+    )
+    data = runtime.put_on_devices(batch(0, runtime.shards))
+    runtime.step()(runtime.fresh_state(), data)
+
+
+@functools.cache
+def step_with(ways=(), ids=None):
+  """(loss, tables) after a step on 2x4, with some formats and ids."""
+  c = settings()
+  c.parallel.exchange.update(dict(ways))
+  runtime = build(c, NETWORK, 3)
+  made = batch(0, runtime.shards)
+  if ids is not None:
+    made['b'][0] = ids  # the first bag of a device
+    made['b lengths'][0] = max(made['b lengths'][0], 1)
+  state, loss = runtime.step()(
+    runtime.fresh_state(), runtime.put_on_devices(made)
+  )
+  return float(loss), jax.device_get(state.tables)
+
+
+# What each way rounds: sums and vectors show in the loss, gradients in tables.
+@pytest.mark.parametrize(
+  'ways, in_loss, in_tables',
+  [
+    ({'near_forward': 'bfloat16'}, 3e-2, 0.2),
+    ({'forward': 'bfloat16', 'near_forward': 'float32'}, 3e-2, 0.2),
+    ({'near_backward': 'float16'}, 0, 1e-3),
+    ({'backward': 'float16', 'near_backward': 'float32'}, 0, 1e-3),
+    ({'near_backward': 'bfloat16'}, 0, 1e-2),
+  ],
+  ids=str,
+)
+def test_each_way_has_a_format_of_its_own(ways, in_loss, in_tables):
+  loss, tables = step_with(tuple(ways.items()))
+  exact, wanted = step_with()
+  assert (loss == exact) == (in_loss == 0)
+  assert loss == pytest.approx(exact, rel=in_loss or 1e-12)
+  moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), tables, wanted)
+  assert 0 < max(moved.values())
+  # AdaGrad divides gradients by themselves: a tenth is the longest step, and one
+  # of the other sign twice as far away.
+  assert max(moved.values()) < in_tables
+
+
+def test_an_id_that_is_no_row_is_not_read_in_silence():
+  assert np.isnan(step_with(ids=ROWS)[0])
+  assert np.isfinite(step_with(ids=ROWS - 1)[0])
