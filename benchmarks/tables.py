@@ -19,6 +19,7 @@ import re
 import sys
 
 from benchmarks.tables_checkpoint import CHECKPOINT
+from benchmarks.tables_dmt import DMT
 from benchmarks.tables_generative import GENERATIVE
 from benchmarks.tables_meaning import MEANING
 from benchmarks.tables_ranking import RANKING
@@ -349,6 +350,7 @@ TABLES = {
   **CHECKPOINT,
   **STRUCTURE,
   **GENERATIVE,
+  **DMT,
 }
 
 _MARKED = re.compile(
