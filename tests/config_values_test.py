@@ -177,8 +177,9 @@ _REQUESTS = RequestSpec(
 def _build_tasks(task, model, accepted):
   """What was accepted of a model makes one, as far as shapes can say."""
   for key, value in accepted:
-    # Names of features are compared with those of the data.
-    if not key.startswith('model.') or key.startswith('model.context'):
+    # Names of features are compared with those of the data, and so are towers.
+    of_data = 'model.context', 'model.towers'
+    if not key.startswith('model.') or key.startswith(of_data):
       continue
     config = make_config(task, model)
     set_value(config, key, value)

@@ -177,7 +177,6 @@ def add_dense_towers(task, params, views, key=None, batch=None):
 
 
 def _count_microbatches(reads: Mapping[str, Read]) -> int:
-  """P of reads `[P, ...]`."""
-  return next(
-    x.shape[0] for read in reads.values() for x in jax.tree.leaves(read)
-  )
+  """P of reads `[P, ...]`; 1 where nothing is read, and nothing is cut."""
+  leaves = jax.tree.leaves(dict(reads))
+  return leaves[0].shape[0] if leaves else 1

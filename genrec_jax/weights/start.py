@@ -50,8 +50,10 @@ def import_weights(
   file = safetensors.open_file(path)
   _require_same_arrays(file, _list_arrays(weights, stacks))
   trained_on = file.metadata.get('data')
-  towers = [text.partition(', towers ')[2] for text in (data, trained_on or '')]
-  if trained_on and towers[0] != towers[1]:
+  marks = {
+    text.partition(', towers ')[2] for text in (data, trained_on) if text
+  }
+  if data and trained_on and len(marks) > 1:
     raise WeightsError(
       f'train.init_from: {path} has the weights of other towers (model.towers) '
       'than this run; give model.towers the file model_towers.json of the '

@@ -410,8 +410,8 @@ def test_each_way_has_a_format_of_its_own(ways, in_loss, in_tables):
   assert loss == pytest.approx(exact, rel=in_loss or 1e-12)
   moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), tables, wanted)
   assert 0 < max(moved.values())
-  # AdaGrad divides gradients by themselves: a tenth is the longest step, and one
-  # of the other sign twice as far away.
+  # AdaGrad divides gradients by themselves: a tenth is the longest step, and
+  # one of the other sign twice as far away.
   assert max(moved.values()) < in_tables
 
 
