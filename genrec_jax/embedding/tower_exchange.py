@@ -202,21 +202,24 @@ class TowerExchange:
 
   def _apply_means(self, group, received, x: jax.Array, bags) -> jax.Array:
     """Multiplies `[H * L, P, B, C]` of this device's entries."""
-    wants = group.mark_entries(lambda f: bags[f].pooling == 'mean')
-    if not wants.any():
-      return x
-    share = _share_of_means(received.lengths, group.pick_own(wants))
-    return x * share[..., None]
+    share = self._find_shares(group, received, bags)
+    return x if share is None else x * share[..., None]
 
   def _apply_peer_means(self, group, received, x: jax.Array, bags):
     """Multiplies `[H, 1, P, B, C]`, of the peers of this device alone."""
-    wants = group.mark_entries(lambda f: bags[f].pooling == 'mean')
-    if not wants.any():
+    share = self._find_shares(group, received, bags)
+    if share is None:
       return x
-    share = _share_of_means(received.lengths, group.pick_own(wants))
     share = self._by_host(share)
     own = lax.dynamic_index_in_dim(share, lax.axis_index('dev'), 1)
     return x * own[..., None]
+
+  def _find_shares(self, group, received, bags) -> jax.Array | None:
+    """`[H * L, P, B]` for this device's entries; None where none is a mean."""
+    wants = group.mark_entries(lambda f: bags[f].pooling == 'mean')
+    if not wants.any():
+      return None
+    return _share_of_means(received.lengths, group.pick_own(wants))
 
   # --- What a tower sees.
 

@@ -110,10 +110,6 @@ class Towers:
     places = np.arange(self.most)[None]
     return (places < np.array(self.vectors)[:, None]).astype(np.float32)
 
-  def number_of(self, feature: str) -> int:
-    """The tower of a feature."""
-    return next(t for t, own in enumerate(self.features) if feature in own)
-
 
 def require_sums(towers: Towers, reads: Mapping[str, Read]) -> None:
   """Refuses features that the towers of a step cannot see as sums."""
