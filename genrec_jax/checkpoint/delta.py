@@ -103,6 +103,29 @@ class RowTables:
   dirty_rows: dict[str, jax.Array]
 
 
+def copy_all_rows(
+  stacks: Mapping[str, Stack],
+  arrays: Mapping[str, jax.Array],
+  *,
+  chunk_rows: int = snapshot.CHUNK_ROWS,
+) -> rows_lib.ProcessRows:
+  """Every row as it is, without slots, for `CheckpointManager.save`.
+
+  No later save builds on it. Returns when all rows are copied.
+
+  Args:
+    stacks: array -> what lies in it.
+    arrays: array -> its values.
+    chunk_rows: rows of a file, at most.
+  """
+  under_way.await_saves()  # a host has room for one copy beside those at work
+  row_copy = snapshot.take_snapshot(stacks, arrays, {}, chunk_rows=chunk_rows)
+  encoding = chunks.RowEncoding(chunks.EXACT)
+  about = {'kind': row_files.BASE, 'parents': [], 'history': []}
+  about |= encoding.describe() | {'tables': rows_lib.describe(stacks, {})}
+  return rows_lib.ProcessRows(row_copy.chunks, encoding, about)
+
+
 class RowSaver:
   """Saves into one directory."""
 

@@ -1,9 +1,8 @@
 """Moves tables to another layout, to restore a checkpoint of another plan.
 
 The rows that a device is to hold are named by table and id, from which their
-addresses in the old arrays follow. They are fetched in runs of a few thousand,
-so that no device and no host ever holds more than its part of both layouts and
-one run.
+addresses in the old arrays follow. They are fetched in short runs, so that no
+device and no host ever holds more than its part of both layouts and one run.
 
 A row that used to be cut into other columns is put together. A number that was
 kept for each piece of a row (the sum of row-wise AdaGrad) becomes the mean of
@@ -30,7 +29,10 @@ from genrec_jax.embedding.layout import (
 from genrec_jax.features import TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 
-RUN = 8192  # rows fetched at a time
+# Fetched at a time by all devices together: each holds all requests, and its own
+# answers to them.
+RUN_BYTES = 1 << 20
+FEWEST = 256  # rows of a device, however many devices there are
 GROUP = mesh_lib.DEVICE_GROUP
 
 
@@ -220,7 +222,7 @@ class _StackMove:
     """
     # A loop of static length: a row has at most so many old pieces.
     most = max(len(p) for p in self._overlapping_pieces)
-    size = min(RUN, self.stack.depth)
+    size = self._count_rows_of_run(arrays)
 
     def fill_block(i, out):
       # The last run ends with the stack and may repeat some rows.
@@ -238,6 +240,12 @@ class _StackMove:
       return lax.dynamic_update_slice_in_dim(out, block, first, 0)
 
     return lax.fori_loop(0, -(-self.stack.depth // size), fill_block, start)
+
+  def _count_rows_of_run(self, arrays) -> int:
+    """How many rows a device fetches at a time."""
+    widest = max(x.dtype.itemsize * x.shape[1] for x in arrays.values())
+    rows = RUN_BYTES // (widest * lax.axis_size(GROUP))
+    return min(max(rows, FEWEST), self.stack.depth)
 
   def _find_addresses(self, name, k, number, ids):
     """The address of the k-th old piece of each row.

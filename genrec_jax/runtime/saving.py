@@ -2,15 +2,21 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import pathlib
 
 from genrec_jax.checkpoint import signing
-from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
+from genrec_jax.checkpoint.delta import (
+  DeltaOptions,
+  RowSaver,
+  RowTables,
+  copy_all_rows,
+)
 from genrec_jax.checkpoint.follow import PUBLISHED
 from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.config import ConfigError
-from genrec_jax.contracts import weights_of
+from genrec_jax.contracts import Weights, weights_of
 from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.restoring import ResumePoint
@@ -59,6 +65,7 @@ class Saver(contextlib.AbstractContextManager):
       key=self.key,
     )
     self._rows = self._readers = None
+    self._chunk_rows = c.chunk_rows
     self._newest = None  # step published
     formats = extend_formats(runtime.extensions.formats)
     if c.policy:
@@ -126,6 +133,24 @@ class Saver(contextlib.AbstractContextManager):
       restores=host['restores'],
     )
     return dataclasses.replace(state, dirty_rows=dirty_rows)
+
+  def split_weights(self, weights: Weights):
+    """Weights, cut as checkpoints of this run hold tables.
+
+    Returns:
+      path -> array of what is saved as it is; and what copies the rest row by
+      row, or None where checkpoints hold whole arrays.
+    """
+    if not self._rows:
+      return flatten_state(weights), None
+    tables = weights['tables']
+    stacks = self._runtime.stacks
+    arrays = {name: tables[name] for name in stacks}
+    others = {n: x for n, x in tables.items() if n not in stacks}
+    copy_rows = functools.partial(
+      copy_all_rows, stacks, arrays, chunk_rows=self._chunk_rows
+    )
+    return flatten_state({**weights, 'tables': others}), copy_rows
 
   def is_publish_step(self, step: int, ended: bool = False) -> bool:
     """Whether a step is one to publish; so is the one that ended a run."""

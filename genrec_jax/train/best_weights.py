@@ -16,18 +16,34 @@ from collections.abc import Callable
 from genrec_jax.checkpoint import manifest, retention
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.checkpoint.rows import ProcessRows
 from genrec_jax.parallel import job
 
 LOG = logging.getLogger('genrec_jax')
 # Of the last two checkpoints, of now, and one that is being written.
 MOST = 4
+# Weights -> what is saved as it is, and what copies the rest row by row.
+SplitWeights = Callable[[dict], tuple[dict, Callable[[], ProcessRows] | None]]
 
 
 class BestWeights(contextlib.AbstractContextManager):
   """Writes them; all processes of a job make the same calls."""
 
-  def __init__(self, directory: pathlib.Path, key: bytes | None = None):
+  def __init__(
+    self,
+    directory: pathlib.Path,
+    key: bytes | None = None,
+    split_weights: SplitWeights = lambda weights: (weights, None),
+  ):
+    """Names the directory.
+
+    Args:
+      directory: `best/` of a run.
+      key: signs what is saved.
+      split_weights: says how weights are saved.
+    """
     self.directory = directory
+    self._split_weights = split_weights
     self._checkpoints = CheckpointManager(
       directory, keep=MOST, log=LOG.warning, key=key
     )
@@ -62,7 +78,7 @@ class BestWeights(contextlib.AbstractContextManager):
 
     Args:
       step: number of the step.
-      weights: path -> array.
+      weights: as `split_weights` takes them.
       about: what they are the best by; equal where the weights are.
     """
     # A run that was killed after this save comes by here again.
@@ -78,7 +94,9 @@ class BestWeights(contextlib.AbstractContextManager):
         # between two looks.
         self._remove_steps(lambda other: other >= step)
     if not job.broadcast_from_leader(kept):
-      self._checkpoints.save(step, weights, host=about)
+      dense, copy_rows = self._split_weights(weights)
+      rows = copy_rows() if copy_rows else None
+      self._checkpoints.save(step, dense, host=about, rows=rows)
 
   def begin_checkpoint(self, best: dict | None) -> None:
     """Says that a checkpoint that knows of `best` is being written.

@@ -31,7 +31,7 @@ from genrec_jax.report.metric_writers import (
 from genrec_jax.runtime import measurements
 from genrec_jax.runtime.compile_clock import watch_compiling
 from genrec_jax.runtime.saving import Saver
-from genrec_jax.runtime.state import flatten_state, replace_weights
+from genrec_jax.runtime.state import replace_weights
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import progressive_validation, results, stopping
 from genrec_jax.train.best_weights import BestWeights
@@ -141,7 +141,7 @@ def _train_locked(
   # ---- State: continue or start ---------------------------------------------
   saver = Saver(config, workdir, runtime, experiment.task)
   checkpoints = saver.checkpoints
-  best = BestWeights(workdir / 'best', saver.key)
+  best = BestWeights(workdir / 'best', saver.key, saver.split_weights)
   run_values = {
     'data': experiment.fingerprint(),
     'best': None,  # {'step', 'value', 'metrics'}
@@ -449,7 +449,7 @@ def _note_evaluation(
     run_values['intervals']['best'] = intervals
     of_run = {key: run_values[key] for key in ('plan', 'data')}
     about = run_values['best'] | of_run
-    best.save(step, flatten_state(weights_of(state)), about)
+    best.save(step, weights_of(state), about)
   elif math.isnan(value):
     # It says nothing of the step: neither patience nor the rate goes by it.
     if 'valid' not in last or not math.isnan(monitor.measure(last['valid'])):

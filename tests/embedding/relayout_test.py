@@ -40,7 +40,8 @@ def moved(old, new, arrays, slots):
 
 @pytest.mark.parametrize('old, new', list(itertools.permutations(PLANS, 2)))
 def test_every_plan_becomes_every_other(old, new, key, monkeypatch):
-  monkeypatch.setattr(relayout, 'RUN', 7)
+  monkeypatch.setattr(relayout, 'RUN_BYTES', 1)
+  monkeypatch.setattr(relayout, 'FEWEST', 7)
   old, new = lay_out(PLANS[old]), lay_out(PLANS[new])
   made = moved(old, new, *filled(old, key))
   wanted = filled(new, key)

@@ -128,15 +128,24 @@ def test_a_server_reads_either(whole, by_rows):
   task = experiment.build_experiment(
     tiny_run.config(*ROWS), whole, TASK_KINDS, lambda *_: None
   ).task
-  one, other = (
-    weights_lib.load_weights(w, task, 'latest') for w in (whole, by_rows)
-  )
-  assert one.step == other.step == 20
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    (one.params, one.tables),
-    (other.params, other.tables),
-  )
+  for which in ('latest', 'best'):
+    one, other = (
+      weights_lib.load_weights(w, task, which) for w in (whole, by_rows)
+    )
+    assert one.step == other.step
+    jax.tree.map(
+      np.testing.assert_array_equal,
+      (one.params, one.tables),
+      (other.params, other.tables),
+    )
+
+
+def test_the_best_weights_are_exact_bases_without_slots(by_rows):
+  found = rows_of(by_rows, 'best')
+  for about in found.values():
+    assert (about['kind'], about['parents'], about['bits']) == ('base', [], 32)
+    assert all(t['slots'] == {} for t in about['tables'].values())
+  assert found
 
 
 def test_what_is_published_is_a_chain_of_weights(by_rows):
