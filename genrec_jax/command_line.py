@@ -145,6 +145,10 @@ LISTS = {
   'configs': 'List the configs that come with the library.',
   'models': 'List the models.',
 }
+OTHERS = {  # with flags of their own
+  'sweep': 'Run many variants of a config, some at a time, and collect them in '
+  'one table; `genrec sweep --help` explains it.',
+}
 _EXAMPLE = 'train quickstart --workdir=quickstart'
 
 
@@ -166,6 +170,32 @@ def split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
     else:
       rest.append(word)
   return rest, overrides
+
+
+def find_repeated(overrides: Sequence[str]) -> str:
+  """What is wrong with keys that are given twice, in words; '' for nothing.
+
+  Launchers that repeat a flag for each element of a tuple would else set it to
+  the last one.
+
+  >>> find_repeated(['eval.ks=1', 'eval.ks=10'])
+  '--config.eval.ks is given twice, as 1 and as 10; a tuple is one word: \
+--config.eval.ks="(1, 10)"'
+
+  Args:
+    overrides: 'a.b=value' each.
+  """
+  values: dict[str, list[str]] = {}
+  for override in overrides:
+    key, _, text = override.partition('=')
+    values.setdefault(key, []).append(text)
+  for key, texts in values.items():
+    if len(texts) > 1:
+      return (
+        f'--config.{key} is given twice, as {texts[0]} and as {texts[1]}; a '
+        f'tuple is one word: --config.{key}="({", ".join(texts)})"'
+      )
+  return ''
 
 
 def hint_key(flag: str) -> str:
@@ -206,10 +236,10 @@ def translate(words: Sequence[str]) -> dict[str, str | bool]:
     return {}
   name, *values = words
   if name not in COMMANDS:
-    hint = hint_nearest(name, [*COMMANDS, *LISTS])
+    hint = hint_nearest(name, list_commands())
     raise app.UsageError(
       f'unexpected argument: {name} is no command{hint or "."} '
-      f'The commands are {", ".join([*COMMANDS, *LISTS])}'
+      f'The commands are {", ".join(list_commands())}'
     )
   command = COMMANDS[name]
   if len(values) > len(command.words):
@@ -244,12 +274,17 @@ def set_flags(values: Mapping[str, str | bool]) -> list[str]:
   return overrides
 
 
+def list_commands() -> list[str]:
+  """The names of all commands."""
+  return [*COMMANDS, *OTHERS, *LISTS]
+
+
 def describe_usage() -> str:
   """What a command line without a word is answered with."""
   return (
     f'usage: {_program()} COMMAND ..., for example\n\n'
     f'  {_program()} {_EXAMPLE}\n\n'
-    f'The commands are {", ".join([*COMMANDS, *LISTS])}; '
+    f'The commands are {", ".join(list_commands())}; '
     f'{_program()} --help explains them.'
   )
 
@@ -259,7 +294,7 @@ def describe_help() -> str:
   commands = [
     (f'{name} {command.usage}', command.help)
     for name, command in COMMANDS.items()
-  ] + list(LISTS.items())
+  ] + [*OTHERS.items(), *LISTS.items()]
   ours = [
     (f'--{name}{form}', FLAGS[name].help.rpartition('>: ')[2])
     for name, form in _OURS.items()

@@ -47,6 +47,8 @@ def main(words: list[str], overrides: list[str]) -> None:
     return print_result(command_line.describe_configs())
   if words == ['models']:
     return print_result(command_line.describe_models())
+  if problem := command_line.find_repeated(overrides):
+    raise app.UsageError(problem)
   overrides = [
     *command_line.set_flags(command_line.translate(words)),
     *overrides,
@@ -220,6 +222,10 @@ def run() -> None:
   hush_late_errors()
   if len(sys.argv) == 1:
     interruption.leave(interruption.MISUSED, command_line.describe_usage())
+  if sys.argv[1] in command_line.OTHERS:
+    from genrec_jax.sweep import __main__ as sweep
+
+    return sweep.run(sys.argv[2:])
   argv, overrides = command_line.split_overrides(sys.argv)
   provenance.remember_command(sys.argv, overrides)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')

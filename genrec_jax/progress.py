@@ -6,8 +6,10 @@ console) a plain line is printed every so often.
 
 import contextlib
 import contextvars
+import dataclasses
 import io
 import math
+import re
 import sys
 import time
 import types
@@ -18,6 +20,9 @@ from genrec_jax import formatting
 from genrec_jax.throughput import Throughput
 
 _REDRAW_S, _PRINT_S = 0.1, 10.0  # between two lines: on a terminal, elsewhere
+
+
+_STEP = re.compile(r'step ([\d,]+)(?:/([\d,]+))?')  # as `Progress` begins
 
 
 # Whether progress is shown nowhere but on a stream of its own.
@@ -158,3 +163,39 @@ class Progress(Throughput, contextlib.AbstractContextManager):
     # A run outlives whoever watches it: a closed pipe, a full disk.
     with contextlib.suppress(OSError):
       print(text, end='', file=self._stream, flush=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+  """What a line of a log says of the progress of a run.
+
+  Attributes:
+    step: the last one.
+    total: the step at which the run ends; 0 where unknown.
+    left: the time that is left, as in the line; '' where it says none.
+    rate: steps a second, as in the line; '' where it says none.
+  """
+
+  step: int
+  total: int
+  left: str
+  rate: str
+
+
+def read_line(line: str) -> Reading | None:
+  """Reads a line that `Progress` has written; None for any other line.
+
+  >>> read_line('step 1,200/4,000 · 3m 05s left · batch loss 0.3 · 15 steps/s')
+  Reading(step=1200, total=4000, left='3m 05s', rate='15 steps/s')
+
+  Args:
+    line: of a log.
+  """
+  first, *others = re.split(' · |, (?=[a-z\\d])', line.strip())
+  found = _STEP.fullmatch(first)
+  if not found:
+    return None
+  step, total = (int(x.replace(',', '')) if x else 0 for x in found.groups())
+  left = [x.removesuffix(' left') for x in others if x.endswith(' left')]
+  rate = [x for x in others if x.endswith(('steps/s', 's/step'))]
+  return Reading(step, total, ''.join(left[:1]), ''.join(rate[:1]))

@@ -53,6 +53,7 @@ TIERS = (
   ('train',),
   ('task_kinds',),
   ('command_line', 'library'),
+  ('sweep',),
   ('main',),
   ('__main__',),
   ('__init__',),  # what `import genrec_jax` offers; nobody imports from it

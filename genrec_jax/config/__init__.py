@@ -16,6 +16,7 @@ from genrec_jax.config.files import (
   describe_configs,
   load,
   load_saved,
+  load_sweep,
   parse_variants,
 )
 from genrec_jax.config.loading import save, to_json
@@ -63,6 +64,7 @@ __all__ = [
   'keep_former_values',
   'load',
   'load_saved',
+  'load_sweep',
   'lr',
   'parallel',
   'planted_blocks',

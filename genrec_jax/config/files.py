@@ -19,7 +19,11 @@ from ml_collections import ConfigDict
 from genrec_jax.config import renamed
 from genrec_jax.config.comparison import Defaults, read_config, use_new_names
 from genrec_jax.config.errors import ConfigError, UnknownVariantError
-from genrec_jax.config.loading import hint_nearest, restore_tuples
+from genrec_jax.config.loading import (
+  hint_nearest,
+  quote_value,
+  restore_tuples,
+)
 from genrec_jax.config.model_choice import find_config
 from genrec_jax.config.overrides import apply_overrides
 from genrec_jax.config.sections import parallel
@@ -96,6 +100,40 @@ def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
   use_new_names(config)
   apply_overrides(config, overrides)
   return config.lock()
+
+
+def load_sweep(path: str, name: str = '') -> list[dict]:
+  """The variants that `sweep()` or `sweep_NAME()` of a config file yields.
+
+  Args:
+    path: as in `load`; what stands behind the colon counts for nothing.
+    name: of the sweep; '' for `sweep()`.
+
+  Raises:
+    ConfigError: there is no such function, or it yields no dictionaries.
+  """
+  file = _find_file(path.partition(':')[0])
+  wanted = f'sweep_{name}' if name else 'sweep'
+  try:
+    module = _import_file(file)
+    make = getattr(module, wanted, None)
+    if make is None:
+      known = [n for n in vars(module) if n.split('_')[0] == 'sweep']
+      known = [n for n in known if callable(getattr(module, n))]
+      there = f'it has {", ".join(known)}' if known else 'it has none'
+      raise ConfigError(f'{file} has no {wanted}(); {there}')
+    variants = list(make())
+  except ConfigError:
+    raise
+  except Exception as error:  # whatever a user's own file does
+    raise ConfigError(_explain_fault(file, error)) from error
+  for variant in variants:
+    if not isinstance(variant, Mapping):
+      raise ConfigError(
+        f'{wanted}() of {file} yields {quote_value(variant)}, must yield '
+        "dictionaries, such as {'optimizer.learning_rate': 0.001}"
+      )
+  return [dict(variant) for variant in variants]
 
 
 def _explain_fault(file: pathlib.Path, error: Exception) -> str:

@@ -29,8 +29,8 @@ from genrec_jax.embedding.layout import (
 from genrec_jax.features import TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 
-# Fetched at a time by all devices together: each holds all requests, and its own
-# answers to them.
+# Fetched at a time by all devices together: each holds all requests, and what
+# it answers to them.
 RUN_BYTES = 1 << 20
 FEWEST = 256  # rows of a device, however many devices there are
 GROUP = mesh_lib.DEVICE_GROUP

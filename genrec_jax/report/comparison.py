@@ -32,7 +32,7 @@ HEADLINES = 'ndcg@10 hr@10 mrr auc gauc logloss calibration'.split()
 _AREAS = ('auc', 'gauc')  # whose differences count
 _LEAST = 1e-6  # a baseline nearer to zero makes no meaningful ratio
 # Of the library's own metrics, for reports that say nothing of theirs.
-_DIRECTIONS = retrieval_metrics.DIRECTIONS | ranking_metrics.DIRECTIONS
+DIRECTIONS = retrieval_metrics.DIRECTIONS | ranking_metrics.DIRECTIONS
 
 BETTER, EQUAL, WORSE = 'better', 'equal', 'worse'
 
@@ -123,7 +123,7 @@ def compare_metrics(report: Mapping) -> Comparison:
 
   columns, against = {split: metrics[split]} | baselines, ''
   if baselines:
-    directions = _DIRECTIONS | dict(report.get('directions', {}))
+    directions = DIRECTIONS | dict(report.get('directions', {}))
     only = next(iter(baselines)) if len(baselines) == 1 else 'best baseline'
     against = f'vs {only}'
     columns[against] = {
@@ -157,7 +157,7 @@ def compare_value(
   metric: str,
   value: float | None,
   baselines: Mapping[str, float | None],
-  directions: Mapping[str, Direction] = _DIRECTIONS,
+  directions: Mapping[str, Direction] = DIRECTIONS,
 ) -> Verdict | None:
   """Compares a value with the best of some baselines.
 

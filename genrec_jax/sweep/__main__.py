@@ -1,0 +1,267 @@
+"""Runs many variants of one experiment: `genrec sweep`.
+
+    genrec sweep CONFIG --workdir=ROOT --set optimizer.learning_rate=1e-3,3e-3
+        --set seed=0..4                 every value with every other
+    genrec sweep CONFIG --workdir=ROOT --sweep=NAME     sweep_NAME() of CONFIG
+    genrec sweep ROOT                   go on with what is not done
+    genrec sweep ROOT --collect         one table of all runs, at any time
+
+Each variant is a run of its own, in a workdir of its own below ROOT, as if it
+had been started by hand: `--dry_run` prints the commands. All variants are
+checked before the first one starts. A sweep that was stopped or killed goes on
+with the same command, and its runs with it.
+"""
+
+import argparse
+import pathlib
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+
+from genrec_jax import command_line, interruption, last_resort, provenance
+from genrec_jax.config.errors import ConfigError
+from genrec_jax.sweep import collect, live_table, local, notes, record, slurm
+from genrec_jax.sweep.children import Bounds
+from genrec_jax.sweep.variants import Variant, check_variants, read_variants
+
+BACKENDS = ('local', 'slurm', 'xm')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit status."""
+  argv = list(sys.argv[1:] if argv is None else argv)
+  words, overrides = command_line.split_overrides(argv)
+  args = make_parser().parse_args(words)
+  if problem := command_line.find_repeated(overrides):
+    raise ConfigError(problem)
+  if args.run is not None:
+    return run_one(args)
+  root, sweep, wanted, is_new = find_sweep(args, overrides)
+  if args.collect:
+    print(collect.collect_sweep(record.require_sweep(root)))
+    return interruption.DONE
+  if args.only:
+    wanted = [v for v in wanted if re.search(args.only, v.name)]
+    if not wanted:
+      raise ConfigError(f'--only={args.only} matches no variant')
+  if args.dry_run:
+    local.print_commands(sweep, wanted, print, shlex.join)
+    return interruption.DONE
+  with record.lock_sweep(root):
+    if is_new:
+      command = shlex.join(['genrec', 'sweep', *argv])
+      sweep = record.note_command(sweep, provenance.mask_secrets(command))
+      record.write_sweep(sweep)
+    if args.backend == 'slurm':
+      return submit_array(args, sweep, wanted)
+    if args.backend == 'xm':
+      from genrec_jax.sweep import xm
+
+      xm.launch_sweep(sweep, wanted, args)
+      return interruption.DONE
+    return run_here(args, sweep, wanted)
+
+
+def find_sweep(
+  args: argparse.Namespace, overrides: Sequence[str]
+) -> tuple[pathlib.Path, record.Sweep, list[Variant], bool]:
+  """The sweep that a command line is about.
+
+  Returns:
+    The directory, the sweep, the variants to run, and whether the command says
+    which they are.
+  """
+  config, root = args.config, args.workdir and pathlib.Path(args.workdir)
+  if args.what:
+    # A directory is a sweep, anything else a config.
+    is_config = not pathlib.Path(args.what).is_dir()
+    if (config if is_config else root) is not None:
+      raise ConfigError(
+        f'both {args.what} and --{"config" if is_config else "workdir"} are '
+        'given; leave one out'
+      )
+    config = args.what if is_config else config
+    root = root if is_config else pathlib.Path(args.what)
+  if root is None:
+    raise ConfigError('--workdir is missing, a directory for the sweep')
+  root = root.absolute()
+  if args.sweep or args.set:
+    if not config:
+      known = record.require_sweep(root)
+      config, overrides = known.config, [*known.overrides, *overrides]
+    names = [name for text in args.sweep for name in text.split(',')]
+    variants = read_variants(config, names, args.set)
+    check_variants(config, overrides, variants)
+    sweep, wanted = record.extend_sweep(root, config, overrides, variants)
+    return root, sweep, wanted, True
+  if config:
+    if not args.collect:
+      # A config that has a sweep() needs no more words.
+      return find_sweep(_replace(args, sweep=['']), overrides)
+    raise ConfigError('--collect takes the directory of a sweep, and no config')
+  if overrides:
+    raise ConfigError(
+      f'--config.{overrides[0]} would make another sweep of {root}; name the '
+      'config, too'
+    )
+  sweep = record.require_sweep(root)
+  return root, sweep, list(sweep.variants), False
+
+
+def run_here(
+  args: argparse.Namespace, sweep: record.Sweep, wanted: list[Variant]
+) -> int:
+  """Runs variants on this machine and collects what they have found."""
+  gpus = tuple(filter(None, (args.gpus or '').split(',')))
+  jobs = len(gpus) or 1 if args.jobs is None else args.jobs
+  threads = args.threads
+  if threads is None:  # one job may have all, as a run by hand has
+    threads = local.choose_threads(jobs) if jobs > 1 else 0
+  options = local.LocalOptions(
+    jobs=jobs,
+    bounds=Bounds(threads, args.memory_gb),
+    gpus=gpus,
+    retries=args.retries,
+    stop_bad=args.stop_bad,
+    grace_s=args.grace_s,
+  )
+  others = len(sweep.variants) - len(wanted)
+  with live_table.LiveTable() as table:
+    table.say(
+      f'{len(wanted)} runs in {sweep.root}, {jobs} at a time'
+      + (f', {threads} threads each' if threads else '')
+      + (f'; {others} others of it are left as they are' if others else '')
+    )
+    try:
+      counts = local.Launcher(sweep, wanted, options, table).run()
+    finally:
+      summary = collect.collect_sweep(sweep)
+      table.say(summary)
+  bad = counts[notes.FAILED]
+  if bad:
+    table.say(f'{bad} runs failed; the same command tries them again')
+  return interruption.FAILED if bad else interruption.DONE
+
+
+def submit_array(
+  args: argparse.Namespace, sweep: record.Sweep, wanted: list[Variant]
+) -> int:
+  """Hands the variants that are not done to Slurm."""
+  states = {v: notes.find_state(sweep, v)[0] for v in wanted}
+  left = [v for v in wanted if states[v] not in (notes.DONE, notes.BAD)]
+  if not left:
+    print('all runs are done')
+    return interruption.DONE
+  print(slurm.submit(sweep, left, jobs=args.jobs, options=args.sbatch))
+  return interruption.DONE
+
+
+def run_one(args: argparse.Namespace) -> int:
+  """Becomes one run of a sweep, in a task of an array say."""
+  if not args.what:
+    raise ConfigError('--run takes the directory of a sweep before it')
+  sweep = record.require_sweep(pathlib.Path(args.what).absolute())
+  if not 0 <= args.run < len(sweep.variants):
+    raise ConfigError(
+      f'--run={args.run}: {sweep.root} has variants 0 to '
+      f'{len(sweep.variants) - 1}'
+    )
+  return slurm.become_run(sweep, sweep.variants[args.run])
+
+
+def make_parser() -> argparse.ArgumentParser:
+  """The flags; `--config.KEY=VALUE` are taken out before."""
+  parser = argparse.ArgumentParser(
+    prog='genrec sweep',
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    epilog='--config.KEY=VALUE sets a key of all runs.',
+    allow_abbrev=False,
+  )
+  add = parser.add_argument
+  add('what', nargs='?', metavar='CONFIG|ROOT', help='a config or a sweep')
+  add('--config', metavar='CONFIG', help='the same as CONFIG')
+  add('--workdir', metavar='ROOT', help='directory of the sweep')
+  add(
+    '--sweep',
+    action='append',
+    default=[],
+    metavar='NAME,NAME',
+    help='sweep_NAME() of the config; several multiply',
+  )
+  add(
+    '--set',
+    action='append',
+    default=[],
+    metavar='KEY=V,V',
+    help='values of a key, or FIRST..LAST; several multiply',
+  )
+  add('--only', metavar='REGEX', help='of these, runs whose names match')
+  add('--dry_run', action='store_true', help='print the commands and stop')
+  add('--collect', action='store_true', help='write the table and stop')
+  add('--backend', choices=BACKENDS, default='local', help='who runs them')
+  add('--run', type=int, metavar='N', help='be run N of a sweep, and no other')
+  local_flags = parser.add_argument_group('local')
+  add = local_flags.add_argument
+  add('--jobs', type=int, metavar='N', help='runs at a time (1; one a GPU)')
+  add(
+    '--threads',
+    type=int,
+    metavar='T',
+    help='of each run (its share of the processors; 0 sets no bound)',
+  )
+  add(
+    '--memory_gb',
+    type=float,
+    default=0.0,
+    metavar='GB',
+    help='a run that has more is ended (0: no bound)',
+  )
+  add('--gpus', metavar='0,1', help='devices, of which each job sees one')
+  add(
+    '--retries',
+    type=int,
+    default=0,
+    metavar='N',
+    help='how often a run that fails is tried again (0)',
+  )
+  add(
+    '--stop_bad',
+    action='store_true',
+    help='stop runs whose best value is behind the median of the others',
+  )
+  add(
+    '--grace_s',
+    type=float,
+    default=600.0,
+    metavar='S',
+    help='how long runs may take to save when the launcher is stopped (600)',
+  )
+  slurm_flags = parser.add_argument_group('slurm')
+  slurm_flags.add_argument(
+    '--sbatch', action='append', default=[], metavar='OPTION',
+    help='of sbatch, such as --sbatch=--partition=gpu; --jobs bounds the array',
+  )  # fmt: skip
+  return parser
+
+
+def _replace(args: argparse.Namespace, **values) -> argparse.Namespace:
+  return argparse.Namespace(**{**vars(args), **values})
+
+
+def run(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line; errors of users end without a traceback."""
+  interruption.install()
+
+  def run_guarded() -> int:
+    try:
+      return main(argv)
+    except interruption.Stopped as stopped:
+      interruption.end_by_signal(stopped.number)
+
+  last_resort.run_command(run_guarded, 'sweeping')
+
+
+if __name__ == '__main__':
+  run()
