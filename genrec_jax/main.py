@@ -63,7 +63,7 @@ def main(words: list[str], overrides: list[str]) -> None:
   # Late, so that --help and config errors do not wait for JAX.
   _start_devices(config.parallel)
   from genrec_jax import extensions as extensions_lib
-  from genrec_jax.checkpoint.workdir import make_workdir
+  from genrec_jax.checkpoint.workdir_files import make_workdir
   from genrec_jax.contracts import kind_of
   from genrec_jax.parallel import job
   from genrec_jax.runtime.compile_cache import use_compile_cache

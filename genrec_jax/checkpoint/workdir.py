@@ -3,35 +3,23 @@
 import contextlib
 import json
 import logging
-import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import storage
+from genrec_jax.checkpoint.workdir_files import (
+  FREE_KEYS,
+  list_traces,
+  make_workdir,
+)
 from genrec_jax.parallel import job
 
 LOG = logging.getLogger('genrec_jax')
-# Keys a continued run may change; anything else belongs to the workdir.
-FREE_KEYS = (
-  'checkpoint',  # nor does how it is saved
-  'parallel',  # how a run lies on devices does not change what it computes
-  'compile_cache',  # nor where its programs are kept
-  'predict',
-  'report',
-  'train.epochs',
-  'train.steps',
-  'train.keep_checkpoints',
-  'train.profile_steps',
-  'data.path',
-  'data.cache',
-)
 # What is evaluated, and how, does not change the weights either.
 FREE_AFTER_TRAINING = (*FREE_KEYS, 'eval', 'train.monitor')
 # Where a process finds its data may differ between hosts.
 FREE_OF_PROCESSES = ('data.path', 'data.cache', 'compile_cache')
-
-TRACES = ('checkpoints', 'best', 'metrics.jsonl')  # of steps own_workdir
 
 
 @contextlib.contextmanager
@@ -79,24 +67,6 @@ def lock_workdir(workdir: pathlib.Path) -> Iterator[None]:
     yield
 
 
-def make_workdir(workdir: pathlib.Path) -> None:
-  """Makes the directory of a run, or says why the workdir cannot be one."""
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    reason = '' if os.access(workdir, os.W_OK | os.X_OK) else 'is not writable'
-  except FileExistsError:
-    reason = 'is a file'
-  except NotADirectoryError:
-    reason = 'would lie in a file'
-  except OSError as error:
-    reason = f'cannot be made ({error.strerror})'
-  if reason:
-    raise config_lib.ConfigError(
-      f'the workdir {str(workdir)!r} {reason}; give --workdir a directory that '
-      'can be made and written, such as workdir/run_1'
-    )
-
-
 def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
   """Marks `workdir` as this config's, or refuses what belongs to another."""
   make_workdir(workdir)
@@ -125,11 +95,6 @@ def check_trained(workdir: pathlib.Path, config, defaults=None) -> None:
       'the same command with --mode=train'
     )
   _refuse_others(path, config, FREE_AFTER_TRAINING, defaults)
-
-
-def list_traces(workdir: pathlib.Path) -> list[str]:
-  """What is there of steps."""
-  return [name for name in TRACES if (workdir / name).exists()]
 
 
 def _keep_former_values(workdir: pathlib.Path, config, defaults) -> None:

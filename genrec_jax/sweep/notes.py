@@ -15,7 +15,7 @@ import socket
 import time
 
 from genrec_jax import sealed
-from genrec_jax.checkpoint.workdir import list_traces
+from genrec_jax.checkpoint.workdir_files import list_traces
 from genrec_jax.sweep.record import Sweep, replace_file
 from genrec_jax.sweep.variants import Variant
 

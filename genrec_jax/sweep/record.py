@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from genrec_jax import config as config_lib
 from genrec_jax import provenance, sealed
 from genrec_jax.checkpoint import storage
-from genrec_jax.checkpoint.workdir import FREE_KEYS, make_workdir
+from genrec_jax.checkpoint.workdir_files import FREE_KEYS, make_workdir
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.sweep.variants import MOST, Variant, name_variants
 

@@ -19,7 +19,8 @@ import jax
 
 from genrec_jax import config as config_lib
 from genrec_jax import interruption
-from genrec_jax.checkpoint.workdir import list_traces, own_workdir
+from genrec_jax.checkpoint.workdir import own_workdir
+from genrec_jax.checkpoint.workdir_files import list_traces
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
 from genrec_jax.parallel import job
 from genrec_jax.progress import Progress

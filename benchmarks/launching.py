@@ -1,0 +1,260 @@
+"""Do sweeps survive kills, and what does the launcher itself cost?
+
+python -m benchmarks.launching --part kills --trials 20
+python -m benchmarks.launching --part jobs
+python -m benchmarks.launching --part sizes
+
+kills   a sweep of 12 tiny runs, whose launcher is killed by SIGKILL at a
+        random moment and one of its runs with it; the same command is given
+        again. All runs must end, with curves that are those of a sweep that
+        nobody disturbed, bit for bit, and no step trained twice but those
+        since the last checkpoint of a killed run.
+jobs    12 tiny runs by a shell loop, and by the launcher with one job and
+        with two: seconds, and core-seconds of all processes.
+sizes   seconds until 200 variants are checked and printed, and until 200
+        finished runs are collected.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks import cli
+from genrec_jax.sweep import collect, notes, record
+
+CONFIG = 'quickstart:smoke'
+SETS = ('optimizer.learning_rate=1e-3,3e-3,1e-2', 'seed=0..3')
+PARTS = ('kills', 'jobs', 'sizes')
+COLUMNS = (
+  'case', 'trials', 'runs', 'complete', 'equal_curves', 'started_again',
+  'wall_s', 'core_s', 'wall_x', 'core_x',
+)  # fmt: skip
+NOTES = (
+  'equal_curves: trials in which metrics.jsonl of every run has the values of '
+  'the undisturbed sweep, bit for bit; times in it left aside.',
+  'started_again: starts of runs beyond the first, of all trials.',
+  'wall_x and core_x are ratios to the shell loop of the same command.',
+)
+
+
+def main(argv: list[str] | None = None) -> None:
+  parser = cli.parser('launching', __doc__)
+  parser.add_argument('--part', nargs='+', choices=PARTS, default=PARTS)
+  parser.add_argument('--trials', type=int, default=20, help='of kills')
+  parser.add_argument('--repeats', type=int, default=3, help='of jobs')
+  parser.add_argument(
+    '--directory', help='where sweeps may be put (the system decides)'
+  )
+  args = parser.parse_args(argv)
+  if args.smoke:
+    args.trials, args.repeats = 1, 1
+  measures = {
+    'kills': measure_kills,
+    'jobs': measure_jobs,
+    'sizes': measure_sizes,
+  }
+  with tempfile.TemporaryDirectory(dir=args.directory) as directory:
+    for part in args.part:
+      rows = measures[part](args, pathlib.Path(directory) / part)
+      cli.finish(args, 'launching', rows, COLUMNS, NOTES)
+      wrong = [r['case'] for r in rows if r.get('wrong')]
+      if wrong:
+        cli.fail(f'not as it should be: {", ".join(wrong)}')
+
+
+def command(root: pathlib.Path, smoke: bool, *words: str) -> list[str]:
+  """The command line of a sweep."""
+  sets = SETS if not smoke else ('seed=0..1',)
+  return [
+    *(sys.executable, '-m', 'genrec_jax.sweep', CONFIG, f'--workdir={root}'),
+    *(word for one in sets for word in ('--set', one)),
+    *words,
+  ]
+
+
+def measure_kills(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
+  """Kills launchers, and goes on."""
+  root.mkdir()
+  calm = root / 'calm'
+  took = time.monotonic()
+  subprocess.run(
+    command(calm, args.smoke, '--jobs=2'), check=True, stderr=subprocess.DEVNULL
+  )
+  took = time.monotonic() - took
+  wanted = read_curves(calm)
+  rng, rows = random.Random(0), []
+  for trial in range(args.trials):
+    place = root / f'trial{trial}'
+    moment = rng.uniform(0.05, 0.95) * took
+    killed = kill_at(command(place, args.smoke, '--jobs=2'), place, moment, rng)
+    done = subprocess.run(
+      command(place, args.smoke, '--jobs=2'), capture_output=True, text=True
+    )
+    sweep = record.require_sweep(place)
+    states = [notes.find_state(sweep, v) for v in sweep.variants]
+    row = {
+      'case': f'kills/trial {trial}',
+      'killed_at_s': moment,
+      'killed_run': killed,
+      'runs': len(states),
+      'complete': sum(state == notes.DONE for state, _ in states),
+      'equal_curves': int(read_curves(place) == wanted),
+      'started_again': sum(note.tries - 1 for _, note in states),
+    }
+    if done.returncode or row['complete'] < row['runs']:
+      print(done.stderr[-2000:])
+    row['wrong'] = row['complete'] < row['runs'] or not row['equal_curves']
+    rows.append(row)
+    print(cli.table([row], COLUMNS), flush=True)
+    shutil.rmtree(place)
+  total = {
+    'case': 'kills',
+    'trials': len(rows),
+    'runs': sum(r['runs'] for r in rows),
+    'complete': sum(r['complete'] for r in rows),
+    'equal_curves': sum(r['equal_curves'] for r in rows),
+    'started_again': sum(r['started_again'] for r in rows),
+    'killed_runs': sum(bool(r['killed_run']) for r in rows),
+    'wall_s': took,
+    'wrong': any(r['wrong'] for r in rows),
+  }
+  return [total]
+
+
+def kill_at(
+  words: list[str], root: pathlib.Path, moment: float, rng: random.Random
+) -> str:
+  """Kills a launcher after some seconds, and one of its runs; names the run."""
+  launcher = subprocess.Popen(
+    words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+  )
+  try:
+    launcher.wait(moment)
+    return ''  # a faster machine than before: it had ended
+  except subprocess.TimeoutExpired:
+    pass
+  running = []
+  if (sweep := record.read_sweep(root)) is not None:
+    for variant in sweep.variants:
+      note = notes.read_note(sweep.note(variant))
+      if notes.is_alive(note, sweep.log(variant)):
+        running.append((variant.name, note.pid))
+  name = ''
+  if running:
+    name, pid = rng.choice(running)
+    os.killpg(pid, signal.SIGKILL)
+  launcher.kill()
+  launcher.wait()
+  return name
+
+
+def read_curves(root: pathlib.Path) -> dict[str, list]:
+  """Run -> what it measured, without times."""
+  found = {}
+  for path in sorted(root.glob('*/metrics.jsonl')):
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    found[path.parent.name] = [
+      {k: v for k, v in row.items() if not k.startswith('perf/')}
+      for row in rows
+    ]
+  return {
+    name: [row for row in rows if len(row) > 1] for name, rows in found.items()
+  }
+
+
+def measure_jobs(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
+  """The launcher beside a shell loop, alternately."""
+  root.mkdir()
+  best: dict[str, dict] = {}
+  for repeat in range(args.repeats):
+    place = root / f'{repeat}'
+    place.mkdir()
+    dry = subprocess.run(
+      command(place / 'loop', args.smoke, '--dry_run'),
+      capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = dry.stdout.replace('python -m', f'{sys.executable} -m').splitlines()
+    loop = '\n'.join(f'{line} >> {place}/log 2>&1' for line in lines)
+    ways = {
+      'loop': ['bash', '-c', loop],
+      '1 job': command(place / 'one', args.smoke, '--jobs=1'),
+      '2 jobs': command(place / 'two', args.smoke, '--jobs=2'),
+    }
+    for way, words in ways.items():
+      took = run_timed(words)
+      took['runs'] = len(lines)
+      if way not in best or took['core_s'] < best[way]['core_s']:
+        best[way] = took
+      print(way, took, flush=True)
+  rows = []
+  for way, took in best.items():
+    rows.append({
+      'case': f'jobs/{way}',
+      'trials': args.repeats,
+      **took,
+      'wall_x': took['wall_s'] / best['loop']['wall_s'],
+      'core_x': took['core_s'] / best['loop']['core_s'],
+    })  # fmt: skip
+  return rows
+
+
+def run_timed(words: list[str]) -> dict[str, float]:
+  """Seconds and core-seconds of a command with all that it starts."""
+  before, began = os.times(), time.monotonic()
+  subprocess.run(
+    words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+  )
+  after = os.times()
+  return {
+    'wall_s': time.monotonic() - began,
+    'core_s': after.children_user
+    + after.children_system
+    - before.children_user
+    - before.children_system,
+  }
+
+
+def measure_sizes(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
+  """Sweeps of many variants."""
+  root.mkdir()
+  count = 20 if args.smoke else 200
+  words = [
+    *(sys.executable, '-m', 'genrec_jax.sweep', CONFIG),
+    *(f'--workdir={root / "dry"}', '--set', f'seed=0..{count - 1}'),
+  ]
+  dry = run_timed([*words, '--dry_run'])
+  one = root / 'one'
+  subprocess.run(
+    command(one, True, '--jobs=2'), check=True, stderr=subprocess.DEVNULL
+  )
+  source = record.require_sweep(one)
+  sweep, wanted = record.extend_sweep(
+    root / 'many', CONFIG, (), [(('seed', str(n)),) for n in range(count)]
+  )
+  record.write_sweep(sweep)
+  (sweep.root / 'logs').mkdir()
+  real = source.workdir(source.variants[0])
+  for variant in wanted:  # all files of a real run that are read
+    sweep.workdir(variant).mkdir()
+    for name in ('report.json', 'metrics.jsonl', 'config.json'):
+      shutil.copy(real / name, sweep.workdir(variant) / name)
+  collecting = run_timed(
+    [sys.executable, '-m', 'genrec_jax.sweep', str(sweep.root), '--collect']
+  )
+  assert len(collect.list_rows(collect.read_results(sweep))) == count
+  return [
+    {'case': f'sizes/dry run of {count}', 'runs': count, **dry},
+    {'case': f'sizes/collecting {count}', 'runs': count, **collecting},
+  ]
+
+
+if __name__ == '__main__':
+  main()
