@@ -40,6 +40,8 @@ FOREIGN = {
   'research/modeling/sequential/hstu.py',
   'softmax_rel_bias',
   'state.step.is_deleted()',
+  'sweep.parquet',
+  'sweep.sbatch',
 }
 
 _GENERATED = re.compile(

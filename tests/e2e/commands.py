@@ -20,7 +20,9 @@ OF_TESTS = ('JAX_NUM_CPU_DEVICES', 'NPROC')
 
 
 def list_arguments(workdir) -> list[str]:
-  overrides = [f'--config.{o}' for o in (*OVERRIDES, f'train.steps={STEPS}')]
+  keys = dict(override.split('=', 1) for override in OVERRIDES)
+  keys['train.steps'] = STEPS
+  overrides = [f'--config.{key}={value}' for key, value in keys.items()]
   return [f'--config={CONFIG}', f'--workdir={workdir}', *overrides]
 
 
