@@ -1,18 +1,23 @@
 """Do sweeps survive kills, and what does the launcher itself cost?
 
-python -m benchmarks.launching --part kills --trials 20
-python -m benchmarks.launching --part jobs
-python -m benchmarks.launching --part sizes
+  python -m benchmarks.launching --part kills --trials 20
+  python -m benchmarks.launching --part jobs
+  python -m benchmarks.launching --part preempt sizes
 
-kills   a sweep of 12 tiny runs, whose launcher is killed by SIGKILL at a
-        random moment and one of its runs with it; the same command is given
-        again. All runs must end, with curves that are those of a sweep that
-        nobody disturbed, bit for bit, and no step trained twice but those
-        since the last checkpoint of a killed run.
-jobs    12 tiny runs by a shell loop, and by the launcher with one job and
-        with two: seconds, and core-seconds of all processes.
-sizes   seconds until 200 variants are checked and printed, and until 200
-        finished runs are collected.
+The parts are
+
+  kills    a sweep of 12 tiny runs, whose launcher is killed by SIGKILL at a
+           random moment and one of its runs with it; the same command is given
+           again. All runs must end, with curves that are those of a sweep that
+           nobody disturbed, bit for bit.
+  jobs     12 tiny runs by a shell loop, and by the launcher with one job and
+           with two: seconds, and core-seconds of all processes.
+  preempt  a run as a task of an array of Slurm, with one process and with two,
+           which gets SIGTERM again and again, as from a scheduler that wants
+           the machine, and is submitted again each time. The scheduler is
+           played by this file; its variables are those of srun.
+  sizes    seconds until 200 variants are checked and printed, and until 200
+           finished runs are collected.
 """
 
 import argparse
@@ -32,7 +37,7 @@ from genrec_jax.sweep import collect, notes, record
 
 CONFIG = 'quickstart:smoke'
 SETS = ('optimizer.learning_rate=1e-3,3e-3,1e-2', 'seed=0..3')
-PARTS = ('kills', 'jobs', 'sizes')
+PARTS = ('kills', 'jobs', 'preempt', 'sizes')
 COLUMNS = (
   'case', 'trials', 'runs', 'complete', 'equal_curves', 'started_again',
   'wall_s', 'core_s', 'wall_x', 'core_x',
@@ -59,6 +64,7 @@ def main(argv: list[str] | None = None) -> None:
   measures = {
     'kills': measure_kills,
     'jobs': measure_jobs,
+    'preempt': measure_preemption,
     'sizes': measure_sizes,
   }
   with tempfile.TemporaryDirectory(dir=args.directory) as directory:
@@ -220,6 +226,73 @@ def run_timed(words: list[str]) -> dict[str, float]:
     - before.children_user
     - before.children_system,
   }
+
+
+def measure_preemption(
+  args: argparse.Namespace, root: pathlib.Path
+) -> list[dict]:
+  """Tasks that are put back into the queue."""
+  root.mkdir()
+  rows = []
+  for processes in (1, 2):
+    places, preempted = [], []
+    for name, stops in (('calm', 0), ('preempted', 1 if args.smoke else 4)):
+      place = root / f'{name}{processes}'
+      sweep, _ = record.extend_sweep(
+        place, CONFIG, [f'parallel.hosts={processes}', 'parallel.devices=1'],
+        [(('seed', '1'),)],
+      )  # fmt: skip
+      record.write_sweep(sweep)
+      preempted.append(run_tasks(sweep, processes, stops))
+      places.append(place)
+    calm, other = map(read_curves, places)
+    rows.append({
+      'case': f'preempt/{processes} processes',
+      'runs': 1,
+      'complete': int(any(place.glob('*/report.json'))),
+      'equal_curves': int(calm == other),
+      'started_again': preempted[1],
+      'wrong': calm != other or not calm,
+    })  # fmt: skip
+  return rows
+
+
+def run_tasks(sweep: record.Sweep, processes: int, stops: int) -> int:
+  """Submits a task until its run is done; returns how often again."""
+  metrics = sweep.workdir(sweep.variants[0]) / 'metrics.jsonl'
+  for again in range(100):
+    before = metrics.stat().st_size if metrics.exists() else 0
+    task = [start_task(sweep, processes, i, again) for i in range(processes)]
+    while again < stops and any(p.poll() is None for p in task):
+      if metrics.exists() and metrics.stat().st_size > before:
+        for process in task:  # to all processes of the step
+          process.send_signal(signal.SIGTERM)
+        break
+      time.sleep(0.02)
+    statuses = [p.wait() for p in task]
+    if set(statuses) == {0}:
+      return again
+    if set(statuses) - {0, 75}:
+      cli.fail(f'{sweep.root}: processes ended with {statuses}')
+  cli.fail(f'{sweep.root}: not done after 100 submissions')
+
+
+def start_task(
+  sweep: record.Sweep, processes: int, process: int, again: int
+) -> subprocess.Popen:
+  """One process of a task, with the variables of srun."""
+  env = os.environ | {
+    'SLURM_ARRAY_TASK_ID': '0',
+    'SLURM_JOB_ID': str(20_000 + os.getpid() % 20_000 + again),
+    'SLURM_PROCID': str(process),
+    'SLURM_LOCALID': str(process),
+    'SLURM_STEP_NUM_TASKS': str(processes),
+    'SLURM_STEP_NODELIST': 'localhost',
+    'SLURM_RESTART_COUNT': str(again),
+  }
+  words = [sys.executable, '-m', 'genrec_jax.sweep', str(sweep.root), '--run=0']
+  with open(sweep.root / f'slurm-{process}.out', 'ab') as out:
+    return subprocess.Popen(words, env=env, stdout=out, stderr=out)
 
 
 def measure_sizes(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
