@@ -72,6 +72,11 @@ class LiveTable(contextlib.AbstractContextManager):
     self._lines = 0
     self._print(text + self._format_block())
 
+  def note(self, words: str) -> None:
+    """Writes a line where there is no table that shows it."""
+    if not self._terminal:
+      self.say(words)
+
   def draw(self, rows: Sequence[Row]) -> None:
     """Shows the runs as they are now."""
     self._rows, self._drawn_at = list(rows), self._clock()

@@ -152,7 +152,7 @@ class Launcher:
       return
     self._running[variant], self._slots[variant] = child, slot
     self._states[variant] = notes.RUNNING
-    self._table.say(f'{variant.name}: started')
+    self._table.note(f'{variant.name}: started')
 
   def _poll(self) -> None:
     for variant, child in list(self._running.items()):
@@ -182,9 +182,10 @@ class Launcher:
       note = dataclasses.replace(note, state=state)
       notes.write_note(self._sweep.note(variant), note)
     self._states[variant] = state
+    self._curves.pop(variant, None)  # the last evaluation may be new
     took = formatting.format_duration(note.wall_s)
     if state == notes.DONE:
-      self._table.say(f'{variant.name}: done, {took}')
+      self._table.note(f'{variant.name}: done, {took}')
       return
     self._table.say(f'{variant.name}: {state}: {note.why}')
     if state != notes.FAILED:

@@ -138,6 +138,7 @@ def test_a_plan_of_other_towers(tmp_path):
     build(config, tmp_path / 'two')
 
 
+@pytest.mark.slow
 def test_tables_that_optax_updates(tmp_path):
   """Every device has them, and runs all towers on its own examples."""
   config = configure()
@@ -217,6 +218,7 @@ def test_more_vectors_than_anybody_wants(compression, tmp_path):
     build(config, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_identity_is_trained(tmp_path):
   config = configure(tower='identity', hosts=2, devices=2)
   train(config, tmp_path / 'two', 2)

@@ -223,7 +223,15 @@ def assert_same(one, other):
     jax.tree.map(np.testing.assert_array_equal, one[part], other[part])
 
 
-@pytest.mark.parametrize('mesh, scheme', PLACED)
+def mark_slow(cases, *quick):
+  """Cases of which all but some wait for the slow tests."""
+  return [
+    case if at in quick else pytest.param(*case, marks=pytest.mark.slow)
+    for at, case in enumerate(cases)
+  ]
+
+
+@pytest.mark.parametrize('mesh, scheme', mark_slow(PLACED, 0, 2, 3))
 def test_an_identity_changes_no_bit(scheme, mesh):
   flat = train(None, mesh, scheme, placed=IDENTITY)
   under = train(IDENTITY, mesh, scheme)
@@ -248,7 +256,7 @@ def test_an_identity_changes_no_bit_however_it_runs(options):
 
 @pytest.mark.parametrize(
   'forward, backward',
-  [('bfloat16', 'float16'), ('int8', 'fp8'), ('float32', 'int8')],
+  mark_slow([('bfloat16', 'float16'), ('int8', 'fp8'), ('float32', 'int8')], 1),
 )
 def test_an_identity_with_codecs(forward, backward):
   """Gradients are encoded on each of two ways instead of once for both.
@@ -265,7 +273,9 @@ def test_an_identity_with_codecs(forward, backward):
   assert under[0] != exact[0]  # the codecs are there
 
 
-@pytest.mark.parametrize('mesh, scheme', [*PLACED, ((2, 4), 'auto')])
+@pytest.mark.parametrize(
+  'mesh, scheme', mark_slow([*PLACED, ((2, 4), 'auto')], 0, 2, 3)
+)
 def test_a_network_learns_what_it_would_on_one_device(scheme, mesh):
   one, many = train(NETWORK, (1, 1), outputs=3), train(
     NETWORK, mesh, scheme, outputs=3
