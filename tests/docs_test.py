@@ -34,6 +34,7 @@ DATA = ('csv', 'html', 'json', 'jsonl', 'npy', 'npz', 'pt', 'txt')
 # Names of other programs, and one that stands for any key.
 FOREIGN = {
   'AxisType',
+  'DefaultCredentialsError',
   'KEY',
   'EmbeddingBag',
   'no_sync',

@@ -58,8 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.backend == 'xm':
       from genrec_jax.sweep import xm
 
-      xm.launch_sweep(sweep, wanted, args)
-      return interruption.DONE
+      return xm.launch_sweep(sweep, wanted, args)
     return run_here(args, sweep, wanted)
 
 
@@ -243,6 +242,48 @@ def make_parser() -> argparse.ArgumentParser:
     '--sbatch', action='append', default=[], metavar='OPTION',
     help='of sbatch, such as --sbatch=--partition=gpu; --jobs bounds the array',
   )  # fmt: skip
+  add = parser.add_argument_group('xm').add_argument
+  add(
+    '--xm_executor',
+    choices=('local', 'vertex', 'kubernetes'),
+    default='local',
+    help='where XManager runs them (local: here, without Docker; --jobs, '
+    '--threads and --gpus count)',
+  )
+  add(
+    '--xm_workdir',
+    metavar='DIR',
+    help='in a cloud: where containers see a disk that outlives them, such as '
+    '/gcs/BUCKET/DIR; a run has DIR/{wid}, its number from 1 on, unless DIR '
+    'itself has {wid} or {name} in it',
+  )
+  add('--xm_gpu', metavar='KIND=N', help='of each run, such as a100=8')
+  add('--xm_tpu', metavar='KIND=N', help='of each run, such as v3=8')
+  add('--xm_cpu', type=float, metavar='N', help='processors of each run')
+  add('--xm_ram_gb', type=float, metavar='GB', help='memory of each run')
+  add(
+    '--xm_image',
+    metavar='IMAGE',
+    help='a ready image whose entry point is `python -m genrec_jax.main`; '
+    'without it, one is built of the genrec_jax that is here',
+  )
+  add(
+    '--xm_base_image',
+    metavar='IMAGE',
+    help='what the image is built upon (python:3.11 under Python 3.11)',
+  )
+  add(
+    '--xm_push',
+    metavar='IMAGE:TAG',
+    help='the name by which an image is pushed to a registry',
+  )
+  add(
+    '--xm_flag',
+    action='append',
+    default=[],
+    metavar='FLAG',
+    help='of XManager, such as --xm_flag=--noxm_build_image_locally',
+  )
   return parser
 
 
