@@ -40,12 +40,14 @@ SETS = ('optimizer.learning_rate=1e-3,3e-3,1e-2', 'seed=0..3')
 PARTS = ('kills', 'jobs', 'preempt', 'sizes')
 COLUMNS = (
   'case', 'trials', 'runs', 'complete', 'equal_curves', 'started_again',
-  'wall_s', 'core_s', 'wall_x', 'core_x',
+  'wall_s', 'core_s', 'wall_x', 'core_x', 'launcher_core_s', 'launcher_share',
 )  # fmt: skip
 NOTES = (
   'equal_curves: trials in which metrics.jsonl of every run has the values of '
   'the undisturbed sweep, bit for bit; times in it left aside.',
   'started_again: starts of runs beyond the first, of all trials.',
+  'launcher_core_s: what the launcher itself takes, its start and the page at '
+  'the end included; launcher_share is its share of that of the runs.',
   'wall_x and core_x are ratios to the shell loop of the same command.',
 )
 
@@ -197,6 +199,10 @@ def measure_jobs(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
     for way, words in ways.items():
       took = run_timed(words)
       took['runs'] = len(lines)
+      if way != 'loop':
+        runs_core_s = sum_core_seconds(place / {'1': 'one', '2': 'two'}[way[0]])
+        took['launcher_core_s'] = took['core_s'] - runs_core_s
+        took['launcher_share'] = took['launcher_core_s'] / runs_core_s
       if way not in best or took['core_s'] < best[way]['core_s']:
         best[way] = took
       print(way, took, flush=True)
@@ -210,6 +216,12 @@ def measure_jobs(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
       'core_x': took['core_s'] / best['loop']['core_s'],
     })  # fmt: skip
   return rows
+
+
+def sum_core_seconds(root: pathlib.Path) -> float:
+  """Of the runs of a sweep, without its launcher."""
+  sweep = record.require_sweep(root)
+  return sum(notes.read_note(sweep.note(v)).core_s for v in sweep.variants)
 
 
 def run_timed(words: list[str]) -> dict[str, float]:
