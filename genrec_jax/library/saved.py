@@ -14,9 +14,16 @@ import zlib
 from collections.abc import Collection, Iterator
 
 from genrec_jax import provenance, sealed
+from genrec_jax.config import tower_file
 
 # What predicting and showing a run needs of its directory.
-FILES = ('config.json', 'report.json', 'report.html', 'metrics.jsonl')
+FILES = (
+  'config.json',
+  'report.json',
+  'report.html',
+  'metrics.jsonl',
+  tower_file.OF_A_RUN,  # without which nobody knows what the weights are of
+)
 _SEALED_FILES = ('config.json', 'report.json')
 _SEALED_FOLDERS = {'items': 'meta.json', 'encoder': 'encoder.json'}
 _NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENOTDIR)

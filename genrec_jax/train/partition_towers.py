@@ -112,6 +112,13 @@ def make_towers(
     )
   if samples < 2:
     raise ValueError(f'--samples must be at least 2, not {samples}')
+  if seed < 0:
+    raise ValueError(f'--seed must be at least 0, not {seed}')
+  for name, bound in (('max_bytes', max_bytes), ('max_load', max_load)):
+    if bound is not None and not bound > 0:
+      raise ValueError(f'--{name} must be above 0, not {bound}')
+  if dimensions is not None and dimensions < 1:
+    raise ValueError(f'--dimensions must be at least 1, not {dimensions}')
   data, task, extensions = _load_run(workdir)
   looked = tower_samples.load_samples(data, task, samples, seed)
   features = looked.features

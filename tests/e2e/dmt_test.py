@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+import genrec_jax
 from genrec_jax.checkpoint.errors import CheckpointError
 from genrec_jax.config import ConfigError, tower_file
 from genrec_jax.config.files import load as load_config
@@ -72,7 +73,12 @@ def test_towers_of_a_run_stay(tmp_path):
   assert kept['towers'] == towers
   # The run is served without the file that it was given.
   path.unlink()
-  assert Scorer.load(tmp_path / 'run').score(ROWS).shape == (5, 1)
+  scores = Scorer.load(tmp_path / 'run').score(ROWS)
+  assert scores.shape == (5, 1)
+  # So is a copy of it.
+  genrec_jax.load(tmp_path / 'run').save(tmp_path / 'copy')
+  copied = Scorer.load(tmp_path / 'copy').score(ROWS)
+  np.testing.assert_array_equal(copied, scores)
   towers[0], towers[1] = towers[0][::-1], towers[1]
   tower_file.write_towers(path, tower_file.TowerPlan(tuple(map(tuple, towers))))
   with pytest.raises(ConfigError, match='has other towers than this run'):

@@ -207,3 +207,17 @@ def test_models_without_rows_are_refused(tmp_path):
   (tmp_path / 'config.json').write_text(config_lib.to_json(config))
   with pytest.raises(ValueError, match="no rows of feature 'c0'"):
     partition_towers.main([str(tmp_path), '--towers=2'])
+
+
+@pytest.mark.parametrize(
+  'word, message',
+  [
+    ('--seed=-1', '--seed must be at least 0, not -1'),
+    ('--max_bytes=nan', '--max_bytes must be above 0, not nan'),
+    ('--max_load=-1', '--max_load must be above 0'),
+    ('--dimensions=0', '--dimensions must be at least 1'),
+  ],
+)
+def test_bounds_that_mean_nothing(clicks_run, word, message):
+  with pytest.raises(ValueError, match=message):
+    partition_towers.main([str(clicks_run), '--towers=2', word])
