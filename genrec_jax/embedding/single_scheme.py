@@ -109,8 +109,9 @@ def place_within_hosts(
     if kind.spread != ONE or kind.places:
       raise PlanError(
         f'table {name!r} is under a tower, whose host {host} must have all of '
-        "its rows: its scheme must be 'table_row_wise', 'table_wise' or "
-        "'table_column_wise' (parallel.scheme, or scheme in config.tables)"
+        "its rows: its scheme must be 'table_row_wise', 'table_wise', "
+        "'table_column_wise' or 'column_wise' (parallel.scheme, or scheme in "
+        'config.tables)'
       )
     if kind.many_pieces:
       count = find_most_pieces(specs[name].dim, devices)

@@ -326,10 +326,18 @@ def describe_towers(
     for own, kept in zip(towers.features, sizes.kept, strict=True)
   )
   padding = towers_lib.count_padding(towers)
+  asked = ''
+  if not config.tower_vectors and (
+    config.tower_compression > 1.1 * sizes.compression
+  ):
+    asked = (
+      f' (not {config.tower_compression:g}, because every tower gives away a '
+      'vector)'
+    )
   return (
     f'{towers.count} towers ({choose_module(config)}), features -> vectors: '
     f'{listed}; {sizes.compression:.3g} times fewer numbers leave them than go '
-    f'in, {padding:.0%} of their work is padding'
+    f'in{asked}, {padding:.0%} of their work is padding'
   )
 
 

@@ -26,7 +26,7 @@ import dataclasses
 import logging
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -40,6 +40,9 @@ from genrec_jax.formatting import format_bytes
 LEARNED = {'coherent': 'coherent', 'diverse': 'diverse'}
 BY_VALUES = ('cooccurrence', 'cooccurrence_by_label')
 DEALT = ('round_robin', 'random')
+# Of the distances between towers: features within one that are farther apart
+# than that may be there by chance.
+_NEAR = 0.95
 STRATEGIES = (*LEARNED, *BY_VALUES, *DEALT)
 PICTURE = 'towers.svg'
 _HEAD = ('>tower', '>features', '>bytes', '>read', '>distance', '<which')
@@ -245,7 +248,8 @@ def describe_towers(report: TowerReport) -> list[str]:
       f'{partition.dimensions} dimensions, and {partition.plane.stress:.2f} of '
       'the picture; 0 keeps all distances'
     )
-  return [*lines, *(f'note: {note}' for note in report.notes)]
+  notes = [*report.notes, *_doubt_distances(report)]
+  return [*lines, *(f'note: {note}' for note in notes)]
 
 
 def _format_mean(distances: np.ndarray | None, numbers: list[int]) -> str:
@@ -256,26 +260,67 @@ def _format_mean(distances: np.ndarray | None, numbers: list[int]) -> str:
 
 
 def _compare_distances(report: TowerReport) -> str:
+  within, between = _mean_distances(report)
+  parts = []
+  if within is not None:
+    parts.append(f'{within:.3f} in all towers')
+  if between is not None:
+    parts.append(f'{between:.3f} between towers')
+  return ', '.join(parts)
+
+
+def _doubt_distances(report: TowerReport) -> Iterator[str]:
+  """Says so where the towers hardly differ from any others."""
+  if report.distances is None or report.plan.strategy == 'diverse':
+    return
+  within, between = _mean_distances(report)
+  if within is None or between is None or within < _NEAR * between:
+    return
+  hint = '--strategy=cooccurrence_by_label looks at the values alone'
+  if 'cooccurrence' in report.plan.strategy:
+    hint = 'more --samples may show more'
+  yield (
+    f'features of a tower are hardly nearer to each other ({within:.3f}) than '
+    f'to others ({between:.3f}), so that this partition may be chance; a run '
+    f'that has learned more may show more, and {hint}'
+  )
+
+
+def _mean_distances(report: TowerReport) -> tuple[float | None, float | None]:
+  """(mean distance within towers, between towers); None where there is none."""
   names = [f.name for f in report.features]
   tower = np.array([report.plan.find_tower(name) for name in names])
   upper = np.triu_indices(len(names), 1)
   pairs = report.distances[upper]
   within = (tower[:, None] == tower[None])[upper]
-  parts = []
-  if within.any():
-    parts.append(f'{pairs[within].mean():.3f} in all towers')
-  if not within.all():
-    parts.append(f'{pairs[~within].mean():.3f} between towers')
-  return ', '.join(parts)
+  return (
+    float(pairs[within].mean()) if within.any() else None,
+    float(pairs[~within].mean()) if not within.all() else None,
+  )
 
 
-def write_report(report: TowerReport, directory: str | os.PathLike) -> list:
-  """Writes towers.json and, of distances, the picture; returns their paths."""
+def write_report(
+  report: TowerReport, directory: str | os.PathLike, *, replace: bool = False
+) -> list:
+  """Writes towers.json and, of distances, the picture; returns their paths.
+
+  Args:
+    report: of `make_towers`.
+    directory: where they go.
+    replace: whether a file with other towers may be written over.
+  """
   from genrec_jax.report.tower_plane import draw_plane
 
   directory = pathlib.Path(directory)
   directory.mkdir(parents=True, exist_ok=True)
   paths = [directory / tower_file.NAME]
+  if not replace and paths[0].exists():
+    # Runs may have been begun with it.
+    if tower_file.read_towers(paths[0]).towers != report.plan.towers:
+      raise ValueError(
+        f'{paths[0]} has other towers, which runs may have been begun with; '
+        'give another directory by --output, or pass --replace'
+      )
   tower_file.write_towers(paths[0], report.plan)
   if report.partition is not None and report.partition.plane is not None:
     names = [f.name for f in report.features]
@@ -289,14 +334,14 @@ def write_report(report: TowerReport, directory: str | os.PathLike) -> list:
 
 def main(argv: list[str] | None = None) -> int:
   args = vars(_make_parser().parse_args(argv))
-  output = args.pop('output')
+  output, replace = args.pop('output'), args.pop('replace')
   # No device that a training may be using is asked for.
   os.environ.setdefault('JAX_PLATFORMS', 'cpu')
   workdir = args.pop('workdir')
   report = make_towers(workdir, args.pop('towers'), **args)
   lines = describe_towers(report)
   if output or not args['check']:
-    paths = write_report(report, output or workdir)
+    paths = write_report(report, output or workdir, replace=replace)
     lines.append(f'wrote {", ".join(map(str, paths))}')
   last_resort.print_result(escape('\n'.join(lines), keep='\n'))
   return 0
@@ -322,6 +367,7 @@ def _make_parser() -> argparse.ArgumentParser:
   add('--checkpoint', choices=('best', 'latest'), default='best')
   add('--check', default='', help='a file of towers to describe')
   add('--output', default='', help='directory of the files (WORKDIR)')
+  add('--replace', action='store_true', help='write over other towers there')
   return parser
 
 

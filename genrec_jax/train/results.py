@@ -23,7 +23,7 @@ from genrec_jax.report.metric_writers import (
 )
 from genrec_jax.serve.weights import choose_checkpoint, load_weights
 from genrec_jax.train import experiment as experiment_lib
-from genrec_jax.train import run_facts
+from genrec_jax.train import run_facts, tower_choice
 from genrec_jax.train.health import describe_divergence
 from genrec_jax.train.settings_checks import warn_of_undefined
 
@@ -155,6 +155,8 @@ def evaluate_run(
   """
   workdir = pathlib.Path(workdir)
   workdir_lib.check_trained(workdir, config, kind_of(config, kinds).defaults)
+  # The workdir is enough: a file of towers is needed once.
+  config = tower_choice.keep_towers(config, workdir)
   experiment = experiment_lib.build_experiment(
     config, workdir, kinds, LOG.info, extensions, trains=False
   )

@@ -19,7 +19,11 @@ from genrec_jax.runtime import optimizer, planning
 from genrec_jax.runtime.unused_settings import find_unused
 from genrec_jax.tasks import metrics as retrieval_metrics
 from genrec_jax.tasks import ranking_metrics
-from genrec_jax.train import progressive_validation, request_checks
+from genrec_jax.train import (
+  progressive_validation,
+  request_checks,
+  tower_choice,
+)
 from genrec_jax.train.experiment import SPLITS
 from genrec_jax.train.monitor import Monitor, parse_monitor
 from genrec_jax.train.ranking_data import refuse_float_labels
@@ -133,6 +137,8 @@ def check_files(config, *, continues: bool) -> None:
     raise config_lib.ConfigError(
       f'train.init_from is {quote(path)}, and there is no such file'
     )
+  if not continues:
+    tower_choice.check_words(config)
   try:
     signing.read_key(config.checkpoint.sign_key_file, lambda *_: None)
   except ValueError as error:

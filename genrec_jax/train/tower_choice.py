@@ -40,6 +40,9 @@ def choose_towers(config, data, workdir: str | os.PathLike) -> TowerPlan | None:
   kept = pathlib.Path(workdir) / tower_file.OF_A_RUN
   saved = _read_kept(kept) if kept.exists() else None
   number, automatic = _read_number(wanted, config.parallel.hosts)
+  if saved is not None and not number and not os.path.exists(wanted):
+    _check(saved, data, kept)  # the file is needed once
+    return saved
   if not number:
     plan = _read_file(wanted)
     _check(plan, data, wanted)
@@ -57,6 +60,50 @@ def choose_towers(config, data, workdir: str | os.PathLike) -> TowerPlan | None:
   else:
     plan = _deal(data, number)
   return plan
+
+
+def keep_towers(config, workdir: str | os.PathLike):
+  """A config whose towers are those of a trained run, whatever its file says.
+
+  Args:
+    config: of the run.
+    workdir: of the run.
+  """
+  kept = pathlib.Path(workdir) / tower_file.OF_A_RUN
+  wanted = config.get('model', {}).get('towers', '')
+  is_file = wanted and not _read_number(wanted, config.parallel.hosts)[0]
+  if not is_file or not kept.exists():
+    return config
+  saved = _read_kept(kept)
+  try:
+    changed = tower_file.read_towers(wanted).towers != saved.towers
+  except (OSError, ConfigError):  # it is gone, or another file by now
+    changed = False
+  if changed:
+    LOG.warning(
+      'model.towers=%s has other towers than this run, which keeps those of %s',
+      wanted,
+      kept,
+    )
+  config = config.copy_and_resolve_references().unlock()
+  config.model.towers = str(kept)
+  return config.lock()
+
+
+def check_words(config) -> None:
+  """Refuses a `model.towers` that no data can make sense of."""
+  wanted = config.get('model', {}).get('towers', '')
+  if not wanted or _read_number(wanted, config.parallel.hosts)[0]:
+    return
+  if not os.path.exists(wanted):
+    raise ConfigError(_explain_missing(wanted))
+
+
+def _explain_missing(wanted: str) -> str:
+  return (
+    f'model.towers is {wanted!r}, and there is no such file; it must be the '
+    "path of a towers.json, a number of towers, 'auto' or 'auto:N'"
+  )
 
 
 def _read_number(wanted: str, hosts: int) -> tuple[int, bool]:
@@ -90,11 +137,8 @@ def _read_kept(path: pathlib.Path) -> TowerPlan:
 def _read_file(path: str) -> TowerPlan:
   try:
     return tower_file.read_towers(path)
-  except FileNotFoundError as error:
-    raise ConfigError(
-      f'model.towers is {path!r}, and there is no such file ({error}); it must '
-      "be the path of a towers.json, a number of towers, 'auto' or 'auto:N'"
-    ) from None
+  except FileNotFoundError:
+    raise ConfigError(_explain_missing(path)) from None
 
 
 def _deal(data, number: int) -> TowerPlan:
@@ -154,6 +198,12 @@ def _partition(make, features, number: int, **facts) -> TowerPlan:
 def _check(plan: TowerPlan, data, path) -> None:
   """Refuses towers of a file that are not those of the features."""
   features = _find_features(data)
+  numbers = {f.name for f in data.dataset.features if f.kind == 'numeric'}
+  if wrong := sorted(numbers & {*plan.features}):
+    raise ConfigError(
+      f'model.towers: {path}: {wrong[0]!r} is numeric, and numbers have no '
+      'table; they stay outside of towers: leave them out'
+    )
   try:
     tower_file.check_towers(
       plan.towers,

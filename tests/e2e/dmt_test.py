@@ -13,7 +13,7 @@ from genrec_jax.config.files import load as load_config
 from genrec_jax.embedding.scheme import PlanError
 from genrec_jax.serve.scorer import Scorer
 from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import experiment, loop
+from genrec_jax.train import experiment, loop, results
 from genrec_jax.weights.export import export_weights
 from genrec_jax.weights.start import WeightsError
 
@@ -234,3 +234,48 @@ def test_the_identity_is_trained(tmp_path):
   for name in CONTINUOUS:
     value = whole['last_epoch']['valid'][name]
     assert report['last_epoch']['valid'][name] == pytest.approx(value, rel=1e-5)
+
+
+def test_a_file_of_towers_is_needed_once(tmp_path, caplog):
+  towers = tuple((f'c{i}', f'c{i + 4}') for i in range(4))
+  path = tmp_path / 'towers.json'
+  tower_file.write_towers(path, tower_file.TowerPlan(towers))
+  config = configure(towers=str(path))
+  train(config, tmp_path / 'run', 2)
+  wanted = evaluate(config, tmp_path / 'run')
+  tower_file.write_towers(path, tower_file.TowerPlan(towers[::-1]))
+  assert evaluate(config, tmp_path / 'run') == wanted
+  assert 'which keeps those of' in caplog.text
+  path.unlink()
+  assert evaluate(config, tmp_path / 'run') == wanted
+  train(config, tmp_path / 'run', 3)  # goes on without it
+  with pytest.raises(ConfigError, match='there is no such file; it must be'):
+    train(config, tmp_path / 'other', 2)
+
+
+def evaluate(config, workdir) -> dict:
+  with jax.numpy_dtype_promotion('standard'):  # for optax
+    found = results.evaluate_run(config.lock(), workdir, TASK_KINDS)
+  return found['metrics']
+
+
+def test_words_are_judged_before_any_data_are_read(tmp_path):
+  config = configure(towers='auto:four')
+  with pytest.raises(ConfigError, match="'auto' or 'auto:N'"):
+    train(config, tmp_path / 'run')
+  assert not (tmp_path / 'run' / 'data').exists()
+
+
+def test_numbers_stay_outside_of_towers(tmp_path):
+  path = tmp_path / 'towers.json'
+  towers = (tuple(f'c{i}' for i in range(8)), ('n0',))
+  tower_file.write_towers(path, tower_file.TowerPlan(towers))
+  config = configure(towers=str(path))
+  config.data.clicks.numbers = 1
+  with pytest.raises(ConfigError, match="'n0' is numeric"):
+    build(config, tmp_path / 'run')
+
+
+def test_a_compression_that_is_not_reached_is_said(tmp_path):
+  found = build(configure(towers='4', tower_compression=50.0), tmp_path / 'run')
+  assert '(not 50, because every tower' in found.task.describe_towers()

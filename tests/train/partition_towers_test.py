@@ -221,3 +221,17 @@ def test_models_without_rows_are_refused(tmp_path):
 def test_bounds_that_mean_nothing(clicks_run, word, message):
   with pytest.raises(ValueError, match=message):
     partition_towers.main([str(clicks_run), '--towers=2', word])
+
+
+def test_other_towers_are_not_written_over(clicks_run, tmp_path, capsys):
+  words = [str(clicks_run), '--samples=300', f'--output={tmp_path}']
+  partition_towers.main([*words, '--towers=2', '--strategy=random'])
+  kept = (tmp_path / 'towers.json').read_text()
+  partition_towers.main([*words, '--towers=2', '--strategy=random'])
+  with pytest.raises(ValueError, match='pass --replace'):
+    partition_towers.main([*words, '--towers=3', '--strategy=random'])
+  assert (tmp_path / 'towers.json').read_text() == kept
+  partition_towers.main([
+    *words, '--towers=3', '--strategy=random', '--replace',
+  ])  # fmt: skip
+  assert (tmp_path / 'towers.json').read_text() != kept
