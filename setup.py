@@ -112,8 +112,8 @@ setuptools.setup(
     'parquet': ['pyarrow>=16.1'],
     'gcs': ['gcsfs>=2024.2'],  # checkpoints on gs://, with etils' paths
     's3': ['s3fs>=2024.2'],  # data and predictions on s3://
-    # python-dateutil: kubernetes and bigquery want different ones, and pip would
-    # try a hundred releases before it finds that out.
+    # python-dateutil: kubernetes and bigquery want different ones, and pip
+    # would try a hundred releases before it finds that out.
     'xm': ['xmanager>=0.8.5.post1,<0.9', 'python-dateutil<3'],
     'docs': [  # the site: `mkdocs serve`
       'mkdocs>=1.6,<2',

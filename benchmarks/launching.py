@@ -125,6 +125,7 @@ def measure_kills(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
     shutil.rmtree(place)
   total = {
     'case': 'kills',
+    'kind': 'kills',
     'trials': len(rows),
     'runs': sum(r['runs'] for r in rows),
     'complete': sum(r['complete'] for r in rows),
@@ -210,6 +211,7 @@ def measure_jobs(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
   for way, took in best.items():
     rows.append({
       'case': f'jobs/{way}',
+      'kind': 'time',
       'trials': args.repeats,
       **took,
       'wall_x': took['wall_s'] / best['loop']['wall_s'],
@@ -260,6 +262,7 @@ def measure_preemption(
     calm, other = map(read_curves, places)
     rows.append({
       'case': f'preempt/{processes} processes',
+      'kind': 'kills',
       'runs': 1,
       'complete': int(any(place.glob('*/report.json'))),
       'equal_curves': int(calm == other),
@@ -336,8 +339,8 @@ def measure_sizes(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
   )
   assert len(collect.list_rows(collect.read_results(sweep))) == count
   return [
-    {'case': f'sizes/dry run of {count}', 'runs': count, **dry},
-    {'case': f'sizes/collecting {count}', 'runs': count, **collecting},
+    {'case': f'sizes/{what} {count}', 'kind': 'time', 'runs': count, **took}
+    for what, took in (('dry run of', dry), ('collecting', collecting))
   ]
 
 

@@ -21,6 +21,7 @@ import sys
 from benchmarks.tables_checkpoint import CHECKPOINT
 from benchmarks.tables_dmt import DMT
 from benchmarks.tables_generative import GENERATIVE
+from benchmarks.tables_launching import LAUNCHING
 from benchmarks.tables_meaning import MEANING
 from benchmarks.tables_ranking import RANKING
 from benchmarks.tables_requests import REQUESTS
@@ -351,6 +352,7 @@ TABLES = {
   **STRUCTURE,
   **GENERATIVE,
   **DMT,
+  **LAUNCHING,
 }
 
 _MARKED = re.compile(
