@@ -89,18 +89,20 @@ def command(root: pathlib.Path, smoke: bool, *words: str) -> list[str]:
 
 
 def measure_kills(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
-  """Kills launchers, and goes on."""
+  """Kills launchers, and goes on; trials that the result file has are kept."""
   root.mkdir()
-  calm = root / 'calm'
-  took = time.monotonic()
+  known = cli.read_rows(args, 'launching')
+  rows = [row for row in known.values() if row.get('kind') == 'trial']
+  calm, took = root / 'calm', time.monotonic()
   subprocess.run(
     command(calm, args.smoke, '--jobs=2'), check=True, stderr=subprocess.DEVNULL
   )
   took = time.monotonic() - took
   wanted = read_curves(calm)
-  rng, rows = random.Random(0), []
   for trial in range(args.trials):
-    place = root / f'trial{trial}'
+    if any(row['case'] == f'kills/trial {trial}' for row in rows):
+      continue
+    rng, place = random.Random(trial), root / f'trial{trial}'
     moment = rng.uniform(0.05, 0.95) * took
     killed = kill_at(command(place, args.smoke, '--jobs=2'), place, moment, rng)
     done = subprocess.run(
@@ -110,6 +112,7 @@ def measure_kills(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
     states = [notes.find_state(sweep, v) for v in sweep.variants]
     row = {
       'case': f'kills/trial {trial}',
+      'kind': 'trial',
       'killed_at_s': moment,
       'killed_run': killed,
       'runs': len(states),
@@ -117,25 +120,26 @@ def measure_kills(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
       'equal_curves': int(read_curves(place) == wanted),
       'started_again': sum(note.tries - 1 for _, note in states),
     }
-    if done.returncode or row['complete'] < row['runs']:
-      print(done.stderr[-2000:])
     row['wrong'] = row['complete'] < row['runs'] or not row['equal_curves']
+    if row['wrong']:
+      print(done.stdout[-2000:], done.stderr[-2000:])
     rows.append(row)
-    print(cli.table([row], COLUMNS), flush=True)
+    cli.finish(args, 'launching', [row, add_trials(rows)], COLUMNS, NOTES)
     shutil.rmtree(place)
-  total = {
+  return [add_trials(rows)]
+
+
+def add_trials(rows: list[dict]) -> dict:
+  """The row of all trials."""
+  sums = ('runs', 'complete', 'equal_curves', 'started_again')
+  return {
     'case': 'kills',
     'kind': 'kills',
     'trials': len(rows),
-    'runs': sum(r['runs'] for r in rows),
-    'complete': sum(r['complete'] for r in rows),
-    'equal_curves': sum(r['equal_curves'] for r in rows),
-    'started_again': sum(r['started_again'] for r in rows),
-    'killed_runs': sum(bool(r['killed_run']) for r in rows),
-    'wall_s': took,
-    'wrong': any(r['wrong'] for r in rows),
+    **{name: sum(row[name] for row in rows) for name in sums},
+    'killed_runs': sum(bool(row['killed_run']) for row in rows),
+    'wrong': any(row['wrong'] for row in rows),
   }
-  return [total]
 
 
 def kill_at(
