@@ -125,6 +125,9 @@ setuptools.setup(
       'gcp-storage-emulator>=2024.8',
       'gcsfs>=2024.2',
       'hypothesis>=6',
+      'ipykernel>=6.29',  # notebooks are run as tests
+      'nbclient>=0.10',
+      'nbformat>=5.10',
       'pandas>=2.2',  # frames that `fit` reads, in tests
       'polars>=1',
       'psutil>=5.9',

@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import access_streams, chart_files, cli, locality
+from benchmarks import access_streams, cli, locality
 from benchmarks.access_streams import Stream
 from genrec_jax.checkpoint import chunks, manifest
 from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
@@ -45,7 +45,7 @@ from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.row_optimizers import find_optimizer
 from genrec_jax.features import TableSpec
 from genrec_jax.numerics import row_quant
-from genrec_jax.report import charts
+from genrec_jax.report import chart_files, charts
 from genrec_jax.report.axes import Axis, linear_axis
 
 ROWS, DIM = 250_000, 64

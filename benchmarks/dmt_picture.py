@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from benchmarks import chart_files
 from benchmarks.dmt_model import ASSUMED
-from genrec_jax.report import charts
+from genrec_jax.report import chart_files, charts
 from genrec_jax.report.axes import linear_axis
 
 PAPER = ASSUMED['published']['speedup']

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 from scipy import stats
 
-from benchmarks import chart_files, gr_flops, gr_runs, runs
+from benchmarks import gr_flops, gr_runs, runs
 from genrec_jax import config as config_lib
 from genrec_jax.data.requests import prepared
-from genrec_jax.report import charts
+from genrec_jax.report import chart_files, charts
 from genrec_jax.report.axes import linear_axis
 
 # Width, layers, heads.

@@ -11,9 +11,9 @@ Writes the curves, with RecBole's cost of one epoch beside them;
 
 import pathlib
 
-from benchmarks import chart_files, cli, runs
+from benchmarks import cli, runs
 from benchmarks.ml1m import NAMES, PUBLISHED, config_file
-from genrec_jax.report import charts
+from genrec_jax.report import chart_files, charts
 from genrec_jax.report.axes import linear_axis
 
 METRICS = ('hr@10', 'ndcg@10')

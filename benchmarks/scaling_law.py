@@ -25,7 +25,7 @@ import pathlib
 import numpy as np
 from scipy import stats
 
-from benchmarks import chart_files, cli
+from benchmarks import cli
 from benchmarks.scaling_law_runs import (
   DEEP,
   LOG,
@@ -35,7 +35,7 @@ from benchmarks.scaling_law_runs import (
   Bench,
   size_name,
 )
-from genrec_jax.report import charts
+from genrec_jax.report import chart_files, charts
 from genrec_jax.report.axes import linear_axis
 
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)

@@ -41,8 +41,11 @@ FOREIGN = {
   'research/modeling/sequential/hstu.py',
   'softmax_rel_bias',
   'state.step.is_deleted()',
+  'quickstart.ipynb',
   'sweep.parquet',
   'sweep.sbatch',
+  'launch/notebooks/tpu.ipynb',
+  'launch/notebooks/quickstart.ipynb',
 }
 
 _GENERATED = re.compile(

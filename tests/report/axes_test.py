@@ -5,9 +5,8 @@ import math
 
 import pytest
 
-from benchmarks import chart_files
 from genrec_jax import formatting
-from genrec_jax.report import axes, comparison, score_charts
+from genrec_jax.report import axes, chart_files, comparison, score_charts
 
 
 @pytest.mark.parametrize(

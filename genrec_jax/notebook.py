@@ -1,7 +1,7 @@
 """What notebooks show of runs, and a sweep that a cell starts.
 
     from genrec_jax.config import sweeps
-    from genrec_jax.sweep import notebook
+    from genrec_jax import notebook
 
     with notebook.live():  # the line of progress moves, as on a terminal
       run = genrec_jax.fit('events.csv', 'sasrec')
@@ -24,35 +24,24 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from markupsafe import Markup
-
 from genrec_jax import interruption, provenance
-from genrec_jax.report import charts as charts_lib
+from genrec_jax.library.settings import flatten_settings
 from genrec_jax.report import curves as curves_lib
-from genrec_jax.report.charts import COLORS, PATH, TEXT, Chart, Frame, Series
+from genrec_jax.report.chart_files import draw_file
+from genrec_jax.report.charts import COLORS, Chart, Frame, Series
 from genrec_jax.report.comparison import compare_metrics, name_metric
 from genrec_jax.report.metric_writers import read_jsonl, restore_numbers
-from genrec_jax.sweep import collect, record
+from genrec_jax.sweep import record, results
 from genrec_jax.sweep.variants import check_variants, write_value
 
 _FRAME = Frame(440, 300, 52, 14, 60, 38)  # of a chart of a picture
-_LETTER, _ROW = 6.6, 17  # width of a letter in a legend, height of a line
-_STYLE = pathlib.Path(charts_lib.__file__).with_name('templates') / 'charts.css'
-_FILE = Markup(
-  '<svg xmlns="http://www.w3.org/2000/svg" class="chart file" width="{width}"'
-  ' height="{height}" viewBox="0 0 {width} {height}"><style>{style}</style>'
-  '<rect class="page" width="{width}" height="{height}" rx="8"/>{panels}</svg>'
-)
-_PANEL = Markup(
-  '<g transform="translate({} 0)"><text class="title" x="{}" y="22">{}</text>'
-  '{}{}</g>'
-)
 # What lines that move begin with: back to the beginning, and up some lines.
 _CONTROL = re.compile(r'(\r\x1b\[K|\x1b\[\d+F\x1b\[J)')
 
@@ -107,15 +96,16 @@ class LiveText(io.TextIOBase):
 @contextlib.contextmanager
 def live() -> Iterator[None]:
   """Shows lines of progress in place, below the cell of a notebook."""
-  try:
-    from IPython import get_ipython
-    from IPython.display import display
-  except ImportError:
-    get_ipython = lambda: None  # noqa: E731
-  if get_ipython() is None:
+  shell = None
+  with contextlib.suppress(ImportError):
+    from IPython import display, get_ipython
+
+    shell = get_ipython()
+  if shell is None:
     yield
     return
-  place = display({'text/plain': ''}, raw=True, display_id=True)
+  empty = {'text/plain': ''}
+  place = display.display(empty, raw=True, display_id=True)
   stream = LiveText(lambda text: place.update({'text/plain': text}, raw=True))
   with contextlib.redirect_stderr(stream):
     yield
@@ -151,13 +141,13 @@ def draw_run(run, most: int = 2) -> Picture:
     ValueError: nothing was measured more than once.
   """
   workdir = pathlib.Path(getattr(run, 'workdir', run))
-  report = restore_numbers(collect.read_report(workdir / 'report.json'))
+  report = restore_numbers(results.read_report(workdir / 'report.json'))
   rows = read_jsonl(workdir / 'metrics.jsonl')
   first, more = curves_lib.chart_curves(report, compare_metrics(report), rows)
   return draw_charts([*first, *more][:most])
 
 
-def draw_sweep(found: collect.Collection) -> Picture:
+def draw_sweep(found: results.Collection) -> Picture:
   """The curves of all runs of a sweep, the best first in the legend.
 
   Args:
@@ -186,54 +176,10 @@ def draw_charts(charts: Sequence[Chart]) -> Picture:
   """Charts side by side, with their legends, in one picture."""
   if not charts:
     raise ValueError('there is nothing to draw: all was measured once')
-  legends = [_place_legend(chart.legend) for chart in charts]
-  # A legend of several rows moves all plots down, so that they stay in line.
-  more = max((y for legend in legends for *_, y in legend), default=0)
-  frame = dataclasses.replace(
-    _FRAME, height=_FRAME.height + more, top=_FRAME.top + more
-  )
-  panels = [
-    _PANEL.format(
-      at * frame.width,
-      frame.left,
-      chart.title,
-      _draw_legend(legend),
-      # Many viewers have no pointer for what answers to it.
-      charts_lib.draw_plot(dataclasses.replace(chart, readouts=()), frame),
-    )
-    for at, (chart, legend) in enumerate(zip(charts, legends, strict=True))
-  ]
-  svg = _FILE.format(
-    width=frame.width * len(charts),
-    height=frame.height,
-    style=Markup(_STYLE.read_text(encoding='utf-8')),
-    panels=Markup('').join(panels),
-  )
-  return Picture(tuple(chart.title for chart in charts), str(svg))
-
-
-def _place_legend(
-  legend: Iterable[Series],
-) -> list[tuple[Series, float, float]]:
-  """(series, x, y), in rows as wide as a chart."""
-  places, x, y = [], _FRAME.left, 0
-  for series in legend:
-    width = 36 + _LETTER * len(series.name)
-    if x > _FRAME.left and x + width > _FRAME.width:
-      x, y = _FRAME.left, y + _ROW
-    places.append((series, x, y))
-    x += width
-  return places
-
-
-def _draw_legend(places: Iterable[tuple[Series, float, float]]) -> Markup:
-  drawn = []
-  for series, x, y in places:
-    drawn.append(
-      PATH.format(series.shape, series.color, f'M{x:.1f} {y + 40}h15')
-    )
-    drawn.append(TEXT.format(x + 20, y + 44, 'start', series.name))
-  return Markup('').join(drawn)
+  # Many viewers have no pointer for what answers to it.
+  plain = [dataclasses.replace(chart, readouts=()) for chart in charts]
+  titles = tuple(chart.title for chart in charts)
+  return Picture(titles, draw_file(plain, _FRAME))
 
 
 # ---- Sweeps ------------------------------------------------------------------
@@ -246,7 +192,7 @@ def run_sweep(
   settings: Mapping[str, object] | None = None,
   workdir: str | os.PathLike | None = None,
   jobs: int = 1,
-) -> collect.Collection:
+) -> results.Collection:
   """Runs variants of an experiment as `genrec sweep` does, and waits for them.
 
   Every run is a process of its own, and so is what starts them: a notebook has
@@ -256,13 +202,13 @@ def run_sweep(
   Args:
     config: FILE or FILE:variant, as on the command line.
     variants: {dotted key: value} each, from `genrec_jax.config.sweeps`.
-    settings: dotted key -> value, of all runs.
+    settings: dotted key -> value, of all runs, as `fit` takes them.
     workdir: of the sweep, in which the same call goes on after an interruption.
       None makes a temporary one, which goes when the collection does.
     jobs: runs at a time.
 
   Returns:
-    All runs, which `collect.list_rows` and `draw_sweep` take.
+    All runs, which `draw_sweep` takes, and `collect.list_rows`.
 
   Raises:
     ConfigError: a variant cannot be; it is named.
@@ -270,8 +216,8 @@ def run_sweep(
     KeyboardInterrupt: you did; the runs have saved first.
   """
   overrides = [
-    f'{key}={write_value(key, os.fspath(v) if hasattr(v, "__fspath__") else v)}'
-    for key, v in (settings or {}).items()
+    f'{key}={write_value(key, _write_path(value))}'
+    for key, value in flatten_settings(settings).items()
   ]
   asked = [
     tuple((key, write_value(key, v)) for key, v in variant.items())
@@ -284,13 +230,13 @@ def run_sweep(
   try:
     with record.lock_sweep(root):
       sweep, _ = record.extend_sweep(root, config, overrides, asked)
-      command = f'genrec_jax.sweep.notebook.run_sweep({config!r}, ...)'
+      command = f'genrec_jax.notebook.run_sweep({config!r}, ...)'
       sweep = record.note_command(sweep, provenance.mask_secrets(command))
       record.write_sweep(sweep)
     status = _launch(root, jobs)
     if status not in (interruption.DONE, interruption.FAILED):
       raise ChildProcessError(f'the sweep has ended with exit status {status}')
-    found = collect.read_results(sweep)
+    found = results.read_results(sweep)
   except BaseException:
     if temporary:
       shutil.rmtree(top, ignore_errors=True)
@@ -300,27 +246,48 @@ def run_sweep(
   return found
 
 
+def _write_path(value: object) -> object:
+  return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
 def _launch(root: pathlib.Path, jobs: int) -> int:
   """Runs what is not done of a sweep, and prints what it says."""
   words = [sys.executable, '-m', 'genrec_jax.sweep', str(root)]
-  child = subprocess.Popen(
-    [*words, f'--jobs={jobs}'],
-    stdin=subprocess.DEVNULL,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-    encoding='utf-8',
-    errors='replace',
-  )
+  # A notebook interrupts all processes of its group, and more than once; a
+  # second SIGINT would not let the runs save.
+  with _ignore_interrupts():
+    child = subprocess.Popen(
+      [*words, f'--jobs={jobs}'],
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+      encoding='utf-8',
+      errors='replace',
+    )
+
+  def print_lines():
+    for line in child.stdout:
+      print(line.replace(str(root), root.name), end='', flush=True)
+
   with child:
     try:
-      for line in child.stdout:
-        print(line.replace(str(root), root.name), end='', flush=True)
+      print_lines()
     except KeyboardInterrupt:
-      # Of a notebook it may have had the same signal; a second SIGINT would not
-      # let its runs save, a SIGTERM does.
       child.terminate()
-      for line in child.stdout:
-        print(line.replace(str(root), root.name), end='', flush=True)
+      print_lines()
       raise
   return child.returncode
+
+
+@contextlib.contextmanager
+def _ignore_interrupts() -> Iterator[None]:
+  """Processes that are started in this context never see a SIGINT."""
+  before = None
+  with contextlib.suppress(ValueError):  # not in the main thread
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+  try:
+    yield
+  finally:
+    if before is not None:
+      signal.signal(signal.SIGINT, before)

@@ -40,13 +40,18 @@ _PANEL = Markup(
 )
 
 
-def draw_file(charts: Sequence[Chart]) -> str:
-  """Returns charts side by side as one SVG document, with their legends."""
-  legends = [_place_legend(chart.legend) for chart in charts]
+def draw_file(charts: Sequence[Chart], panel: Frame = PANEL) -> str:
+  """Returns charts side by side as one SVG document, with their legends.
+
+  Args:
+    charts: from left to right.
+    panel: the size of each.
+  """
+  legends = [_place_legend(chart.legend, panel) for chart in charts]
   # A legend of several rows moves all plots down, so that they stay in line.
   more = max((y for legend in legends for _, _, y in legend), default=0)
   frame = dataclasses.replace(
-    PANEL, height=PANEL.height + more, top=PANEL.top + more
+    panel, height=panel.height + more, top=panel.top + more
   )
   panels = [
     _PANEL.format(i * frame.width, frame.left, chart.title)
@@ -90,14 +95,14 @@ def shaded_range(name: str, low: float, high: float) -> Series:
 
 
 def _place_legend(
-  legend: Sequence[Series],
+  legend: Sequence[Series], panel: Frame
 ) -> list[tuple[Series, float, float]]:
   """Returns (series, x, y), in rows as wide as a panel."""
-  places, x, y = [], PANEL.left, 0
+  places, x, y = [], panel.left, 0
   for series in legend:
     width = 36 + _LETTER * len(series.name)
-    if x > PANEL.left and x + width > PANEL.width:
-      x, y = PANEL.left, y + 17
+    if x > panel.left and x + width > panel.width:
+      x, y = panel.left, y + 17
     places.append((series, x, y))
     x += width
   return places
