@@ -5,6 +5,7 @@ import ctypes
 import dataclasses
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -87,6 +88,8 @@ class Child:
     self._before = read_note(note)
     self._kills = count_memory_kills()
     self._peak, self._looked_at = 0, 0.0
+    # A child counts what its parent had as its own, until it is the run.
+    self._of_parent = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     with open(log, 'ab') as output:
       self._from = output.tell()
       self._process = subprocess.Popen(
@@ -143,9 +146,12 @@ class Child:
 
   def _watch_memory(self) -> None:
     now = time.monotonic()
-    if not self._bounds.memory_gb or now < self._looked_at + 1.0:
+    if now < self._looked_at + 1.0:
       return
     self._looked_at = now
+    self._peak = max(self._peak, read_peak_bytes(self.pid))
+    if not self._bounds.memory_gb:
+      return
     used = measure_group_bytes(self.pid)
     self._peak = max(self._peak, used)
     if used > self._bounds.memory_gb * 1e9 and self.asked != signal.SIGKILL:
@@ -159,7 +165,8 @@ class Child:
   def _describe_end(self, status: int, usage) -> Note:
     # What `_become_run` wrote; its number of tries counts this one.
     note = read_note(self._note_path)
-    peak = max(self._peak, usage.ru_maxrss * 1024 if usage else 0)
+    peak = usage.ru_maxrss * 1024 if usage else 0
+    peak = max(self._peak, peak if peak > 1.05 * self._of_parent else 0)
     core_s = usage.ru_utime + usage.ru_stime if usage else 0.0
     state, why = self._judge(status, peak)
     note = dataclasses.replace(
@@ -213,6 +220,15 @@ def read_last_lines(path: pathlib.Path, start: int = 0) -> list[str]:
     return []
   lines = [line.rstrip() for line in text.splitlines() if line.strip()]
   return lines[-_LAST_LINES:]
+
+
+def read_peak_bytes(pid: int) -> int:
+  """The most memory that a process has had (Linux; 0 elsewhere)."""
+  try:
+    text = pathlib.Path(f'/proc/{pid}/status').read_text()
+    return int(text.partition('VmHWM:')[2].split()[0]) * 1024
+  except (OSError, IndexError, ValueError):
+    return 0
 
 
 def measure_group_bytes(group: int) -> int:
