@@ -112,11 +112,7 @@ def run_here(
   args: argparse.Namespace, sweep: record.Sweep, wanted: list[Variant]
 ) -> int:
   """Runs variants on this machine and collects what they have found."""
-  gpus = tuple(filter(None, (args.gpus or '').split(',')))
-  jobs = len(gpus) or 1 if args.jobs is None else args.jobs
-  threads = args.threads
-  if threads is None:  # one job may have all, as a run by hand has
-    threads = local.choose_threads(jobs) if jobs > 1 else 0
+  jobs, threads, gpus = local.choose_jobs(args.jobs, args.threads, args.gpus)
   options = local.LocalOptions(
     jobs=jobs,
     bounds=Bounds(threads, args.memory_gb),

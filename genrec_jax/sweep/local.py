@@ -283,6 +283,27 @@ class Launcher:
       time.sleep(_POLL_S)
 
 
+def choose_jobs(
+  jobs: int | None, threads: int | None, gpus: str | None
+) -> tuple[int, int, tuple[str, ...]]:
+  """(jobs, threads of each, devices) of flags, some of which are not given.
+
+  >>> choose_jobs(None, 3, '0,1'), choose_jobs(None, None, None)
+  ((2, 3, ('0', '1')), (1, 0, ()))
+
+  Args:
+    jobs: at a time; None is one, or one for each device.
+    threads: of each; None is its share of the processors, and no bound of a
+      single one, which may have all, as a run by hand has.
+    gpus: their numbers, with commas between them.
+  """
+  devices = tuple(filter(None, (gpus or '').split(',')))
+  jobs = len(devices) or 1 if jobs is None else jobs
+  if threads is None:
+    threads = choose_threads(jobs) if jobs > 1 else 0
+  return jobs, threads, devices
+
+
 def choose_threads(jobs: int) -> int:
   """The share of the processors of each of so many runs, at least one."""
   return max((count_processors() or 1) // jobs, 1)

@@ -131,11 +131,8 @@ def run_here(
     left: the variants.
     args: `jobs`, `threads` and `gpus` bound them; XManager starts all at once.
   """
-  gpus = [gpu for gpu in (args.gpus or '').split(',') if gpu] or ['']
-  jobs = len(gpus) if args.jobs is None else args.jobs
-  threads = args.threads
-  if threads is None:
-    threads = local.choose_threads(jobs) if jobs > 1 else 0
+  jobs, threads, gpus = local.choose_jobs(args.jobs, args.threads, args.gpus)
+  gpus = gpus or ('',)
   local.LocalOptions(jobs, Bounds(threads))  # judges them
   slots = [
     Bounds(threads, gpu=gpus[n % len(gpus)]).environment() for n in range(jobs)

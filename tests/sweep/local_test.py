@@ -1,5 +1,6 @@
 """The launcher: each run once, bounds, signals, failures, restarts."""
 
+import doctest
 import json
 import os
 import pathlib
@@ -14,6 +15,10 @@ import pytest
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.sweep import children, local, notes, record
 from genrec_jax.sweep.children import Bounds
+
+
+def test_examples():
+  assert doctest.testmod(local).failed == 0
 
 
 def starts_of(sweep, variant):
