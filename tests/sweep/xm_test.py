@@ -325,7 +325,7 @@ def test_a_signal_saves_and_the_next_launch_goes_on(
   xm, fake_runs, make_sweep, monkeypatch
 ):
   sweep, wanted = make_sweep('seed=0..2')
-  monkeypatch.setenv('FAKE_STEP_S', '0.5')
+  monkeypatch.setenv('FAKE_STEP_S', '2')
   begun = [sweep.workdir(v) / 'metrics.jsonl' for v in wanted[:2]]
 
   def interrupt():
