@@ -30,6 +30,9 @@ SETTINGS = ('JAX_NUM_CPU_DEVICES', 'NPROC', 'JAX_PLATFORMS')
 MOST_LINES, MOST_COLUMNS, MOST_BYTES = 10, 80, 100_000
 # A place on a machine: /tmp/x, C:\x; and not a/b, </b> or https://x.
 PLACE = re.compile(r'(?<![\w.:/<*)])/[a-z]+/\w|\b[A-Z]:\\|site-packages')
+COLOR = re.compile(
+  r'\x1b\[[\d;]*m'
+)  # of what JAX draws with rich, if it is there
 # What must stand in the outputs, in this order.
 SHOWN = {
   'quickstart': (
@@ -88,7 +91,7 @@ def check_outputs(name: str, book) -> None:
   assert all(output.output_type != 'error' for output in outputs)
   printed = [o for o in outputs if o.output_type == 'stream']
   assert not [o.text for o in printed if o.name == 'stderr']
-  text = '\n'.join(map(text_of, outputs))
+  text = COLOR.sub('', '\n'.join(map(text_of, outputs)))
   assert not re.search('warning', text, re.IGNORECASE)
   assert not PLACE.findall(text)
   at = 0
