@@ -132,7 +132,12 @@ def make_towers(
       workdir, task, looked, strategy, checkpoint, extensions
     )
     distances = similarity.to_distances(LEARNED.get(strategy, 'coherent'))
-    notes = similarity.notes
+    notes = tuple(similarity.notes)
+    if strategy in LEARNED and task.towers is not None:
+      notes += (
+        'the run stands on towers already, so that its rows have learned to '
+        'work within them; a flat run says more',
+      )
     measured = f'{words}, in {similarity.samples:,} training examples'
     facts |= {'distance': words, 'samples': similarity.samples}
   if check:
@@ -325,7 +330,10 @@ def write_report(
   if report.partition is not None and report.partition.plane is not None:
     names = [f.name for f in report.features]
     points = dict(zip(names, report.partition.plane.points, strict=True))
-    title = f'{report.plan.strategy}: {report.plan.distance}'
+    title = (
+      f'{len(report.plan.towers)} towers, {report.plan.strategy}: near '
+      f'features belong together (stress {report.partition.plane.stress:.2f})'
+    )
     picture = draw_plane(points, report.plan.towers, title)
     paths.append(directory / PICTURE)
     paths[1].write_text(picture, encoding='utf-8')
