@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from absl import app, flags
 
 from genrec_jax import config as config_lib
+from genrec_jax.checkpoint.inspect_text import format_columns
 from genrec_jax.config.loading import OPEN, flatten, hint_nearest
 from genrec_jax.config.model_choice import MODELS_OF
 
@@ -360,10 +361,5 @@ def _indent_rows(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _format_table(rows: Sequence[Sequence[str]]) -> str:
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  return '\n'.join(
-    '  '.join(
-      cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-    ).rstrip()
-    for row in rows
-  )
+  titles, *cells = rows
+  return '\n'.join(format_columns([f'<{title}' for title in titles], cells))

@@ -7,12 +7,13 @@ which name every key there is. `arg` is what stands behind the colon of
 seconds on two CPU cores.
 """
 
+import contextlib
 import importlib.util
 import os
 import pathlib
 import traceback
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -85,15 +86,11 @@ def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
   """
   name, _, arg = path.partition(':')
   file = _find_file(name)
-  try:
+  with _tell_faults(file):
     module = _import_file(file)
     if not hasattr(module, 'get_config'):
       raise ConfigError(f'{name} has no get_config(arg): is it a config file?')
     config = module.get_config(arg or None)
-  except ConfigError:
-    raise
-  except Exception as error:  # whatever a user's own file does
-    raise ConfigError(_explain_fault(file, error)) from error
   if not isinstance(config, ConfigDict):
     kind = type(config).__name__
     raise ConfigError(f'{name}: get_config gives {kind}, must be a ConfigDict')
@@ -114,7 +111,7 @@ def load_sweep(path: str, name: str = '') -> list[dict]:
   """
   file = _find_file(path.partition(':')[0])
   wanted = f'sweep_{name}' if name else 'sweep'
-  try:
+  with _tell_faults(file):
     module = _import_file(file)
     make = getattr(module, wanted, None)
     if make is None:
@@ -123,10 +120,6 @@ def load_sweep(path: str, name: str = '') -> list[dict]:
       there = f'it has {", ".join(known)}' if known else 'it has none'
       raise ConfigError(f'{file} has no {wanted}(); {there}')
     variants = list(make())
-  except ConfigError:
-    raise
-  except Exception as error:  # whatever a user's own file does
-    raise ConfigError(_explain_fault(file, error)) from error
   for variant in variants:
     if not isinstance(variant, Mapping):
       raise ConfigError(
@@ -134,6 +127,17 @@ def load_sweep(path: str, name: str = '') -> list[dict]:
         "dictionaries, such as {'optimizer.learning_rate': 0.001}"
       )
   return [dict(variant) for variant in variants]
+
+
+@contextlib.contextmanager
+def _tell_faults(file: pathlib.Path) -> Iterator[None]:
+  """Makes a sentence of whatever a user's own file raises."""
+  try:
+    yield
+  except ConfigError:
+    raise
+  except Exception as error:
+    raise ConfigError(_explain_fault(file, error)) from error
 
 
 def _explain_fault(file: pathlib.Path, error: Exception) -> str:

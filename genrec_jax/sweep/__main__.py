@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not wanted:
       raise ConfigError(f'--only={args.only} matches no variant')
   if args.dry_run:
-    local.print_commands(sweep, wanted, print, shlex.join)
+    for variant in wanted:
+      print(sweep.describe_command(variant))
     return interruption.DONE
   with record.lock_sweep(root):
     if is_new:
@@ -85,20 +86,21 @@ def find_sweep(
   if root is None:
     raise ConfigError('--workdir is missing, a directory for the sweep')
   root = root.absolute()
-  if args.sweep or args.set:
+  names = [name for text in args.sweep for name in text.split(',')]
+  if config and not (names or args.set):
+    if args.collect:
+      raise ConfigError(
+        '--collect takes the directory of a sweep, and no config'
+      )
+    names = ['']  # a config that has a sweep() needs no more words
+  if names or args.set:
     if not config:
       known = record.require_sweep(root)
       config, overrides = known.config, [*known.overrides, *overrides]
-    names = [name for text in args.sweep for name in text.split(',')]
     variants = read_variants(config, names, args.set)
     check_variants(config, overrides, variants)
     sweep, wanted = record.extend_sweep(root, config, overrides, variants)
     return root, sweep, wanted, True
-  if config:
-    if not args.collect:
-      # A config that has a sweep() needs no more words.
-      return find_sweep(_replace(args, sweep=['']), overrides)
-    raise ConfigError('--collect takes the directory of a sweep, and no config')
   if overrides:
     raise ConfigError(
       f'--config.{overrides[0]} would make another sweep of {root}; name the '
@@ -281,10 +283,6 @@ def make_parser() -> argparse.ArgumentParser:
     help='of XManager, such as --xm_flag=--noxm_build_image_locally',
   )
   return parser
-
-
-def _replace(args: argparse.Namespace, **values) -> argparse.Namespace:
-  return argparse.Namespace(**{**vars(args), **values})
 
 
 def run(argv: Sequence[str] | None = None) -> None:

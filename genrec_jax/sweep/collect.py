@@ -10,7 +10,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from genrec_jax import formatting
-from genrec_jax.sweep import notes, page
+from genrec_jax.checkpoint.inspect_text import format_columns
+from genrec_jax.sweep import page
 from genrec_jax.sweep.record import Sweep, replace_file
 from genrec_jax.sweep.results import Collection, read_results
 from genrec_jax.sweep.variants import shorten_keys
@@ -93,11 +94,8 @@ def write_parquet(
 
 def summarize(found: Collection) -> str:
   """The best runs, as lines of text."""
-  counts = {
-    state: sum(r.state == state for r in found.results)
-    for state in notes.STATES
-  }
-  lines = [', '.join(f'{n} {state}' for state, n in counts.items() if n)]
+  counts = found.count_states()
+  lines = [', '.join(f'{n} {state}' for state, n in counts.items())]
   ranked = found.rank()[:_SHOWN]
   if ranked:
     short = shorten_keys(found.keys)
@@ -111,9 +109,5 @@ def summarize(found: Collection) -> str:
       ]
       for r in ranked
     ]
-    widths = [max(map(len, c)) for c in zip(header, *cells, strict=True)]
-    lines += [
-      '  '.join(x.ljust(w) for x, w in zip(row, widths, strict=True)).rstrip()
-      for row in [header, *cells]
-    ]
+    lines += format_columns([f'<{title}' for title in header], cells)
   return '\n'.join(lines)

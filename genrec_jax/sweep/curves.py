@@ -6,9 +6,7 @@ import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from genrec_jax.formatting import is_finite
 from genrec_jax.report.comparison import DIRECTIONS
-from genrec_jax.tasks.directions import HIGHER, NONE, find_direction
 from genrec_jax.train.monitor import Monitor, parse_monitor
 
 SPLIT = 'valid'  # whose metrics are monitored
@@ -126,14 +124,6 @@ def make_monitor(
     return parse_monitor(name, list(metrics), directions)
   except ValueError:
     return None
-
-
-def find_sense(metric: str, directions: Mapping | None = None) -> int:
-  """1 where more of a metric is better, -1 where less is, else 0."""
-  direction = find_direction(metric, {**DIRECTIONS, **(directions or {})})
-  if direction in (None, NONE) or is_finite(direction):
-    return 0
-  return 1 if direction == HIGHER else -1
 
 
 def falls_behind(

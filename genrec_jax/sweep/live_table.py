@@ -11,15 +11,16 @@ import dataclasses
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from genrec_jax import formatting
+from genrec_jax.checkpoint.inspect_text import format_columns
 from genrec_jax.sweep.notes import RUNNING, STATES, WAITING
 
 _REDRAW_S, _PRINT_S = 0.5, 60.0
 _WIDE = 46  # characters of a name
-HEADER = ('run', 'state', 'step', 'rate', 'left', 'metric')
+HEADER = ('<run', '<state', '<step', '<rate', '<left', '<metric')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Row:
   metric: str = ''
 
   def cells(self) -> tuple[str, ...]:
-    return dataclasses.astuple(self)
+    name, *others = dataclasses.astuple(self)
+    return name[:_WIDE], *others
 
 
 class LiveTable(contextlib.AbstractContextManager):
@@ -97,7 +99,7 @@ class LiveTable(contextlib.AbstractContextManager):
     size = shutil.get_terminal_size()
     room = max(size.lines - 4, 1)
     shown = choose_rows(self._rows, room)
-    lines = format_rows([HEADER, *(row.cells() for row in shown)])
+    lines = format_columns(HEADER, [row.cells() for row in shown])
     lines.append(self._summarize())
     self._lines = len(lines)
     width = formatting.terminal_columns()
@@ -136,24 +138,7 @@ def choose_rows(rows: Sequence[Row], room: int) -> list[Row]:
     room: how many.
   """
   running = [row for row in rows if row.state == RUNNING]
-  others = [row for row in rows if row.state != RUNNING]
-  ended = [row for row in others if row.state != WAITING]
-  waiting = [row for row in others if row.state == WAITING]
-  kept = {id(row) for row in running[:room]}
-  left = room - len(kept)
-  kept |= {id(row) for row in ended[-left:]} if left > 0 else set()
-  left = room - len(kept)
-  kept |= {id(row) for row in waiting[:left]} if left > 0 else set()
-  return [row for row in rows if id(row) in kept]
-
-
-def format_rows(rows: Iterable[Sequence[str]]) -> list[str]:
-  """Lines of a table, whose first row is its header."""
-  rows = [[row[0][:_WIDE], *row[1:]] for row in rows]
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  return [
-    '  '.join(
-      cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-    ).rstrip()
-    for row in rows
-  ]
+  ended = [row for row in rows if row.state not in (RUNNING, WAITING)]
+  waiting = [row for row in rows if row.state == WAITING]
+  kept = {row.name for row in [*running, *reversed(ended), *waiting][:room]}
+  return [row for row in rows if row.name in kept]

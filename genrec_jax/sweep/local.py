@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -107,7 +106,6 @@ class Launcher:
       try:
         while self._queue or self._running or self._elsewhere:
           if points.reach():
-            self._stop_all(points.number)
             raise interruption.Stopped(points.number)
           self._fill_slots()
           self._poll()
@@ -115,8 +113,9 @@ class Launcher:
           if self._table.is_due:
             self.draw()
           time.sleep(_POLL_S)
-      except BaseException:
-        self._stop_all(signal.SIGTERM)
+      except BaseException as error:
+        is_signal = isinstance(error, interruption.Stopped)
+        self._stop_all(error.number if is_signal else signal.SIGTERM)
         raise
       finally:
         self.draw()
@@ -229,11 +228,10 @@ class Launcher:
 
   def _reader_of(self, variant: Variant) -> curves.CurveReader:
     if variant not in self._readers:
-      name = dict(variant.overrides).get(
-        'train.monitor', self._sweep.base.get('train', {}).get('monitor', '')
+      self._readers[variant] = curves.CurveReader(
+        self._sweep.workdir(variant) / 'metrics.jsonl',
+        self._sweep.find_monitor(variant),
       )
-      path = self._sweep.workdir(variant) / 'metrics.jsonl'
-      self._readers[variant] = curves.CurveReader(path, name)
     return self._readers[variant]
 
   def _make_row(self, variant: Variant) -> live_table.Row:
@@ -300,13 +298,8 @@ def choose_jobs(
   devices = tuple(filter(None, (gpus or '').split(',')))
   jobs = len(devices) or 1 if jobs is None else jobs
   if threads is None:
-    threads = choose_threads(jobs) if jobs > 1 else 0
+    threads = max(count_processors() // jobs, 1) if jobs > 1 else 0
   return jobs, threads, devices
-
-
-def choose_threads(jobs: int) -> int:
-  """The share of the processors of each of so many runs, at least one."""
-  return max((count_processors() or 1) // jobs, 1)
 
 
 def count_processors() -> int:
@@ -314,16 +307,3 @@ def count_processors() -> int:
   if hasattr(os, 'sched_getaffinity'):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
-
-
-def print_commands(
-  sweep: Sweep,
-  wanted: Sequence[Variant],
-  write: Callable[[str], object],
-  join: Callable[[Sequence[str]], str],
-) -> None:
-  """What would be run, as a shell takes it."""
-  for variant in wanted:
-    words = ['python', '-m', 'genrec_jax.main', *sweep.words(variant)]
-    write(join(words))
-  sys.stdout.flush()

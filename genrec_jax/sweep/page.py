@@ -6,7 +6,6 @@ module prepares its variables.
 
 import datetime
 import math
-import shlex
 from collections.abc import Iterator, Mapping
 
 from genrec_jax import formatting, provenance
@@ -38,11 +37,10 @@ def render_sweep(found: Collection) -> str:
     for r in found.results
   }
   metrics = found.metrics()[:_MOST_METRICS]
-  counts = {s: sum(r.state == s for r in found.results) for s in notes.STATES}
   return load_template('sweep.html.j2').render(
     title=_name(found),
     root=str(sweep.root),
-    counts={state: n for state, n in counts.items() if n},
+    counts=found.count_states(),
     total=len(found.results),
     core_s=_total(found, 'core_s'),
     wall_s=_total(found, 'wall_s'),
@@ -84,17 +82,13 @@ def _title(result: Result, found: Collection) -> str:
 
 
 def _describe_best(result: Result, found: Collection) -> Mapping:
-  words = ['python', '-m', 'genrec_jax.main']
-  words += found.sweep.words(result.variant)
   # In a workdir of its own: that of the run is trained already.
-  words = [
-    f'--workdir={result.variant.name}' if w.startswith('--workdir=') else w
-    for w in words
-  ]
+  variant = result.variant
+  command = found.sweep.describe_command(variant, workdir=variant.name)
   return {
     'result': result,
     'value': found.value(result),
-    'command': provenance.mask_secrets(shlex.join(words)),
+    'command': provenance.mask_secrets(command),
   }
 
 
@@ -108,7 +102,6 @@ def _make_row(
   return {
     'number': number,
     'place': places.get(number),
-    'name': result.variant.name,
     'state': result.state,
     'pill': _PILLS.get(result.state, ''),
     'why': result.note.why,
@@ -116,7 +109,6 @@ def _make_row(
     'metrics': [result.best.get(name) for name in metrics],
     'step': result.best_step or result.curve.last_step or None,
     'core_s': result.cost('core_s'),
-    'wall_s': result.cost('wall_s'),
     'page': f'{result.variant.name}/report.html'
     if result.state == notes.DONE
     else '',

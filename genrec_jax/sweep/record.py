@@ -20,6 +20,7 @@ import os
 import pathlib
 import platform
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from genrec_jax import config as config_lib
@@ -67,14 +68,31 @@ class Sweep:
   def note(self, variant: Variant) -> pathlib.Path:
     return self.root / 'logs' / f'{variant.name}.json'
 
-  def words(self, variant: Variant) -> list[str]:
-    """The arguments of `python -m genrec_jax.main` that run a variant."""
+  def find_monitor(self, variant: Variant | None = None) -> str:
+    """`train.monitor` of a variant, or of all that do not set it."""
+    of_all = self.base.get('train', {}).get('monitor', '')
+    return dict(variant.overrides if variant else ()).get(
+      'train.monitor', of_all
+    )
+
+  def words(self, variant: Variant, workdir: str = '') -> list[str]:
+    """The arguments of `python -m genrec_jax.main` that run a variant.
+
+    Args:
+      variant: which.
+      workdir: in place of its own.
+    """
     return [
       f'--config={self.config}',
-      f'--workdir={self.workdir(variant)}',
+      f'--workdir={workdir or self.workdir(variant)}',
       *(f'--config.{override}' for override in self.overrides),
       *variant.words,
     ]
+
+  def describe_command(self, variant: Variant, workdir: str = '') -> str:
+    """The command line that runs a variant, as a shell takes it."""
+    words = self.words(variant, workdir)
+    return shlex.join(['python', '-m', 'genrec_jax.main', *words])
 
 
 def name_config(config: str) -> str:

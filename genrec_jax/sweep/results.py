@@ -1,5 +1,6 @@
 """What is known of the runs of a sweep, however far they are."""
 
+import collections
 import dataclasses
 import json
 import math
@@ -49,9 +50,7 @@ class Result:
   @property
   def best_step(self) -> int | None:
     step = self.report.get('best_step')
-    if isinstance(step, int):
-      return step
-    return None
+    return step if isinstance(step, int) else None
 
   def cost(self, name: str) -> float | None:
     """One of the costs in the report, of a run that goes on in its note."""
@@ -97,15 +96,14 @@ class Collection:
   def rank(self) -> list[Result]:
     """The runs with a value, the best first."""
     measured = [r for r in self.results if self.value(r) is not None]
-    ordered: list[Result] = []
-    for result in measured:  # insertion: only better and worse are known
-      at = len(ordered)
-      while at and self.monitor.is_better(
-        self.value(result), self.value(ordered[at - 1])
-      ):
-        at -= 1
-      ordered.insert(at, result)
-    return ordered
+    return sorted(
+      measured, key=lambda r: self.monitor.score(self.value(r)), reverse=True
+    )
+
+  def count_states(self) -> dict[str, int]:
+    """State -> how many runs are in it, of states that some are in."""
+    counts = collections.Counter(r.state for r in self.results)
+    return {state: counts[state] for state in notes.STATES if counts[state]}
 
   def metrics(self) -> list[str]:
     """'split/metric' of all that was measured, what is monitored first."""
@@ -126,14 +124,15 @@ def read_results(sweep: Sweep) -> Collection:
   """Reads the files of all runs."""
   keys = tuple(list_varied(sweep.variants))
   results = tuple(_read_result(sweep, variant) for variant in sweep.variants)
-  name = sweep.base.get('train', {}).get('monitor', '')
   metrics, directions = {}, {}
   for result in results:
     directions |= result.report.get('directions') or {}
     for metric, value in result.best.items():
       if metric.startswith(f'{curves.SPLIT}/'):
         metrics[metric.partition('/')[2]] = value
-  monitor = curves.make_monitor(name, metrics, directions) if metrics else None
+  monitor = None
+  if metrics:
+    monitor = curves.make_monitor(sweep.find_monitor(), metrics, directions)
   metric = ''
   if monitor and len(monitor.weights) == 1:
     metric = f'{curves.SPLIT}/{next(iter(monitor.weights))}'
@@ -143,10 +142,9 @@ def read_results(sweep: Sweep) -> Collection:
 def _read_result(sweep: Sweep, variant: Variant) -> Result:
   state, note = notes.find_state(sweep, variant)
   workdir = sweep.workdir(variant)
-  name = dict(variant.overrides).get(
-    'train.monitor', sweep.base.get('train', {}).get('monitor', '')
+  reader = curves.CurveReader(
+    workdir / 'metrics.jsonl', sweep.find_monitor(variant)
   )
-  reader = curves.CurveReader(workdir / 'metrics.jsonl', name)
   curve = reader.read()
   report = read_report(workdir / 'report.json') if state == notes.DONE else {}
   if report:

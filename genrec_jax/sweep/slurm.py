@@ -9,10 +9,12 @@ import os
 import pathlib
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 
+from genrec_jax import interruption
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.sweep import children, live_table, local, notes
 from genrec_jax.sweep.record import Sweep, replace_file
@@ -143,5 +145,5 @@ def become_run(sweep: Sweep, variant: Variant) -> int:
   # Sent by Slurm to all processes of the step, the signal may reach the run
   # first.
   if counts[notes.STOPPED]:
-    return 75
+    return interruption.STATUSES[signal.SIGTERM]
   return 0 if counts[notes.DONE] else 1

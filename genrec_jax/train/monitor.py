@@ -57,10 +57,11 @@ class Monitor:
       return False
     if best is None or not math.isfinite(best):
       return True
-    gain = self._score(value) - self._score(best)
+    gain = self.score(value) - self.score(best)
     return gain > 0 and gain >= self.min_delta
 
-  def _score(self, value: float) -> float:
+  def score(self, value: float) -> float:
+    """A number that is the higher, the better a value is."""
     if self.direction == HIGHER:
       return value
     return -value if self.direction == LOWER else -abs(value - self.direction)

@@ -40,10 +40,10 @@ def choose_towers(config, data, workdir: str | os.PathLike) -> TowerPlan | None:
   kept = pathlib.Path(workdir) / tower_file.OF_A_RUN
   saved = _read_kept(kept) if kept.exists() else None
   number, automatic = _read_number(wanted, config.parallel.hosts)
-  if saved is not None and not number and not os.path.exists(wanted):
-    _check(saved, data, kept)  # the file is needed once
-    return saved
   if not number:
+    if saved is not None and not os.path.exists(wanted):
+      _check(saved, data, kept)  # the file is needed once
+      return saved
     plan = _read_file(wanted)
     _check(plan, data, wanted)
     if saved is not None and saved.towers != plan.towers:
