@@ -1,7 +1,7 @@
 """What notebooks show of runs, and a sweep that a cell starts.
 
-    from genrec_jax.config import sweeps
     from genrec_jax import notebook
+    from genrec_jax.config import sweeps
 
     with notebook.live():  # the line of progress moves, as on a terminal
       run = genrec_jax.fit('events.csv', 'sasrec')
@@ -34,8 +34,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from genrec_jax import interruption, provenance
 from genrec_jax.library.settings import flatten_settings
 from genrec_jax.report import curves as curves_lib
-from genrec_jax.report.chart_files import draw_file
-from genrec_jax.report.charts import COLORS, Chart, Frame, Series
+from genrec_jax.report.chart_files import draw_file, pick_color
+from genrec_jax.report.charts import Chart, Frame, Series
 from genrec_jax.report.comparison import compare_metrics, name_metric
 from genrec_jax.report.metric_writers import read_jsonl, restore_numbers
 from genrec_jax.sweep import record, results
@@ -161,7 +161,7 @@ def draw_sweep(found: results.Collection) -> Picture:
     Series(
       result.variant.name.partition('_')[2] or result.variant.name,
       list(zip(result.curve.steps, result.curve.values, strict=True)),
-      COLORS[at % len(COLORS)],
+      pick_color(at),
     )
     for at, result in enumerate(ranked)
   ]
