@@ -321,6 +321,7 @@ def get_config(arg=None):
   config.train.update(batch_size=64, steps=4, log_every=1, eval_every=2)
   config.train.update(checkpoint_every=2)
   config.checkpoint.update(policy='consecutive', chunk_rows=1_024)
+  config.checkpoint.copy_gb = .016
   config.checkpoint.publish.every = 2
   return config
 """

@@ -47,6 +47,7 @@ class DeltaOptions:
     expected_restores: of the whole run, for `AUTO`.
     full_every: at the latest, every so many saves hold all rows; 0: no limit.
     chunk_rows: rows of a file, at most.
+    most_bytes: of copied rows on a host at once, and a chunk more; 0: no limit.
     formats: the number formats there are, see
       `numerics.formats.extend_formats`.
   """
@@ -58,6 +59,7 @@ class DeltaOptions:
   expected_restores: float = 0.0
   full_every: int = 0
   chunk_rows: int = snapshot.CHUNK_ROWS
+  most_bytes: int = 0
   formats: Formats = dataclasses.field(
     default_factory=lambda: FORMATS, hash=False, repr=False
   )
@@ -108,22 +110,26 @@ def copy_all_rows(
   arrays: Mapping[str, jax.Array],
   *,
   chunk_rows: int = snapshot.CHUNK_ROWS,
+  most_bytes: int = 0,
 ) -> rows_lib.ProcessRows:
   """Every row as it is, without slots, for `CheckpointManager.save`.
 
-  No later save builds on it. Returns when all rows are copied.
+  No later save builds on it.
 
   Args:
     stacks: array -> what lies in it.
     arrays: array -> its values.
     chunk_rows: rows of a file, at most.
+    most_bytes: of copied rows on a host at once, and a chunk more; 0: no limit.
   """
   under_way.await_saves()  # a host has room for one copy beside those at work
-  row_copy = snapshot.take_snapshot(stacks, arrays, {}, chunk_rows=chunk_rows)
+  row_copy = snapshot.take_snapshot(
+    stacks, arrays, {}, chunk_rows=chunk_rows, most_bytes=most_bytes
+  )
   encoding = chunks.RowEncoding(chunks.EXACT)
   about = {'kind': row_files.BASE, 'parents': [], 'history': []}
   about |= encoding.describe() | {'tables': rows_lib.describe(stacks, {})}
-  return rows_lib.ProcessRows(row_copy.chunks, encoding, about)
+  return rows_lib.ProcessRows(row_copy, encoding, about)
 
 
 class RowSaver:
@@ -195,11 +201,12 @@ class RowSaver:
       self._dirty_bit,
       also=self._lost,
       chunk_rows=self._options.chunk_rows,
+      most_bytes=self._options.most_bytes,
     )
     about |= encoding.describe() | {
       'tables': rows_lib.describe(self._stacks, tables.slots)
     }
-    part = rows_lib.ProcessRows(row_copy.chunks, encoding, about)
+    part = rows_lib.ProcessRows(row_copy, encoding, about)
     # If this raises, nothing was begun and no row is cleared.
     self._checkpoints.save(step, dense, data=data, host=host, rows=part)
     self._begun = step, about['kind'], row_copy.rows

@@ -159,6 +159,8 @@ class CheckpointManager(contextlib.AbstractContextManager):
     self._saving = thread.submit(self._complete_save, step, written, extra)
     under_way.note_save(self._saving)
     thread.shutdown(wait=False)  # it ends with what it was given to do
+    if rows is not None:
+      rows.taken.await_copies(self._saving.done)
     if wait:
       self.wait()
 

@@ -26,6 +26,7 @@ from genrec_jax.checkpoint.row_files import (
   file_names,
   verify_file,
 )
+from genrec_jax.checkpoint.snapshot import Snapshot
 from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding.layout import Stack
 from genrec_jax.numerics.formats import FORMATS, Formats
@@ -38,14 +39,14 @@ class ProcessRows:
   """A process's rows of a save, as Orbax takes them (StatefulCheckpointable).
 
   Attributes:
-    chunks: on the host; taken once.
+    taken: what is copied of them.
     encoding: how they are written.
     about: entry of the manifest (see docs/checkpoint_format.md).
     meet: called with what went wrong, or None, when all is written: returns
       when every process is there. Orbax would not wait for the others.
   """
 
-  chunks: Iterable[RowChunk]
+  taken: Snapshot
   encoding: RowEncoding
   about: dict
   meet: Callable[[Exception | None], object] = lambda error: None
@@ -61,7 +62,7 @@ class ProcessRows:
     error = None
     try:
       await asyncio.to_thread(
-        write_chunks, directory, self.chunks, self.encoding
+        write_chunks, directory, self.taken.chunks, self.encoding
       )
     except Exception as e:
       error = e

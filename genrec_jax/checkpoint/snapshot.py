@@ -1,46 +1,104 @@
 """Copies the rows of a checkpoint from the devices to the host.
 
 The training waits for this copy. Only dirty rows are gathered, a chunk at a
-time, on the device that holds them; several chunks are copied at once. The
-result does not depend on how tables lie on devices: rows are identified by
-table, first column and number.
+time, on the device that holds them; several chunks are copied at once. Where a
+host has no room for a copy of all of them, later chunks are copied as earlier
+ones are written, and the training waits for that, too. The result does not
+depend on how tables lie on devices: rows are identified by table, first column
+and number.
 """
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax.checkpoint.chunks import RowChunk
+from genrec_jax.checkpoint.errors import CheckpointError
 from genrec_jax.embedding.layout import Stack
 
 CHUNK_ROWS = 65_536
 _ON_THE_WAY = 4  # chunks between a device and the host
+_LOOK_S = 0.2  # between two looks whether a save has ended
 
 # (array, first row of the shard) -> rows of the shard, ascending.
 Rows = dict[tuple[str, int], np.ndarray]
 
 
-@dataclasses.dataclass(frozen=True)
+# Where it lay, rows of there, name -> their values.
+_Copied = tuple['_Place', np.ndarray, dict[str, np.ndarray]]
+
+
 class Snapshot:
-  """Rows on the host, copied by this process.
+  """Rows that this process copies to the host.
 
   Attributes:
-    copied: (where it lay, rows of there, name -> their values) of each chunk.
-    rows: where all of it lay.
+    rows: where all of it lies.
   """
 
-  copied: list[tuple['_Place', np.ndarray, dict[str, np.ndarray]]]
-  rows: Rows
+  def __init__(self, copies: Iterator[_Copied], rows: Rows, most_bytes: int):
+    """Copies what there is room for.
+
+    Args:
+      copies: copies one chunk after another.
+      rows: where all of it lies.
+      most_bytes: that lie on the host at once, and a chunk more; 0: no limit.
+    """
+    self.rows = rows
+    self._most_bytes = most_bytes
+    self._copies = copies  # of those that are not copied yet
+    self._copied: collections.deque[_Copied] = collections.deque()
+    self._bytes = 0  # of what is copied and not yet taken
+    self._lock = threading.Lock()
+    self._all_copied = threading.Event()
+    self._copy()
 
   @property
   def chunks(self) -> Iterator[RowChunk]:
-    """The chunks by table, first column and id, computed in the background."""
-    for place, rows, values in self.copied:
+    """The chunks by table, first column and id; taken once, by one thread.
+
+    What was taken is not held here any more, and makes room for what comes.
+    """
+    while self._copied:
+      place, rows, values = self._copied.popleft()
+      self._bytes -= _count_bytes(values)
+      self._copy()
       yield from place.chunks(rows, values)
+
+  def await_copies(self, has_ended: Callable[[], bool]) -> None:
+    """Returns when the devices' rows may be overwritten.
+
+    Args:
+      has_ended: whether who takes the chunks will take no more.
+    """
+    while not self._all_copied.wait(_LOOK_S):
+      if has_ended():
+        with self._lock:  # a writer that was given up may still be at a chunk
+          self._copies = _refuse_copies()
+        return
+
+  def _copy(self) -> None:
+    with self._lock:
+      while not self._most_bytes or self._bytes < self._most_bytes:
+        copied = next(self._copies, None)
+        if copied is None:
+          self._all_copied.set()
+          return
+        self._copied.append(copied)
+        self._bytes += _count_bytes(copied[-1])
+
+
+def _refuse_copies() -> Iterator[_Copied]:
+  raise CheckpointError('this save was given up before all rows were copied')
+  yield
+
+
+def _count_bytes(values: Mapping[str, np.ndarray]) -> int:
+  return sum(x.nbytes for x in values.values())
 
 
 def take_snapshot(
@@ -52,9 +110,13 @@ def take_snapshot(
   *,
   also: Rows | None = None,
   chunk_rows: int = CHUNK_ROWS,
+  most_bytes: int = 0,
   gather: bool | None = None,
 ) -> Snapshot:
-  """Copies rows of every array; returns when the devices' may be overwritten.
+  """Copies rows of every array, or of the first as many as there is room for.
+
+  Without a limit the devices' rows may be overwritten when this returns, with
+  one when `await_copies` does.
 
   Each process copies what lies on its devices, and of what several hold alike
   one of them does. Of replicas, the first counts.
@@ -68,10 +130,11 @@ def take_snapshot(
     bit: which bit of a row counts.
     also: rows beside the marked ones.
     chunk_rows: at most so many at a time.
+    most_bytes: on the host at once, and a chunk more; 0: no limit.
     gather: whether devices collect the rows of a chunk before it travels; None
       for what suits them.
   """
-  copied, row_numbers = [], {}
+  found, row_numbers = [], {}
   for name, stack in stacks.items():
     for first, shard in _own_shards(arrays[name], stack):
       place = _Place(stack, first)
@@ -86,9 +149,19 @@ def take_snapshot(
         for slot, x in slots.get(name, {}).items()
         if x.ndim
       }
-      for part, values in _fetch_rows(columns, rows, chunk_rows, gather):
-        copied.append((place, part, values))
-  return Snapshot(copied, row_numbers)
+      found.append((place, columns, rows))
+  copies = _copy_places(found, chunk_rows, gather)
+  return Snapshot(copies, row_numbers, most_bytes)
+
+
+def _copy_places(
+  found: list[tuple['_Place', dict, np.ndarray]],
+  chunk_rows: int,
+  gather: bool | None,
+) -> Iterator[_Copied]:
+  for place, columns, rows in found:
+    for part, values in _fetch_rows(columns, rows, chunk_rows, gather):
+      yield place, part, values
 
 
 @dataclasses.dataclass(frozen=True)

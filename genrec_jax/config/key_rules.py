@@ -100,6 +100,7 @@ SHARED = {
   'checkpoint.expected_restores': ZERO_OR_MORE,
   'checkpoint.full_every': whole(),
   'checkpoint.chunk_rows': whole(1),
+  'checkpoint.copy_gb': ZERO_OR_MORE,
   'checkpoint.keep_hours': ZERO_OR_MORE,
   'checkpoint.keep_gb': ZERO_OR_MORE,
   'checkpoint.sign_key_file': TEXT,

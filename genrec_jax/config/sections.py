@@ -160,6 +160,10 @@ def checkpoint() -> ConfigDict:
       # the policy.
       full_every=0,
       chunk_rows=65_536,  # Most rows in a file.
+      # So many GB of rows a process copies before they are written, and a file
+      # more; the training waits until the rest is copied, too. 0 copies all
+      # rows at once, which takes as much of the host as they do.
+      copy_gb=0.0,
       # Of the `train.keep_checkpoints` newest, those written within so many
       # hours stay; 0 keeps all of them.
       keep_hours=0.0,

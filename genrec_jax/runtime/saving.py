@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import pathlib
 
 from genrec_jax.checkpoint import signing
@@ -65,7 +66,9 @@ class Saver(contextlib.AbstractContextManager):
       key=self.key,
     )
     self._rows = self._readers = None
-    self._chunk_rows = c.chunk_rows
+    self._copying = dict(
+      chunk_rows=c.chunk_rows, most_bytes=math.ceil(c.copy_gb * 1e9)
+    )
     self._newest = None  # step published
     formats = extend_formats(runtime.extensions.formats)
     if c.policy:
@@ -74,7 +77,7 @@ class Saver(contextlib.AbstractContextManager):
         c.policy,
         slots=c.row_state_dtype,
         expected_restores=c.expected_restores,
-        chunk_rows=c.chunk_rows,
+        **self._copying,
         formats=formats,
       )
       self._rows = RowSaver(
@@ -88,7 +91,7 @@ class Saver(contextlib.AbstractContextManager):
         key=self.key,
       )
       options = _delta_options(
-        c.publish, 'consecutive', chunk_rows=c.chunk_rows, formats=formats
+        c.publish, 'consecutive', **self._copying, formats=formats
       )
       self._readers = RowSaver(
         self._published,
@@ -148,7 +151,7 @@ class Saver(contextlib.AbstractContextManager):
     arrays = {name: tables[name] for name in stacks}
     others = {n: x for n, x in tables.items() if n not in stacks}
     copy_rows = functools.partial(
-      copy_all_rows, stacks, arrays, chunk_rows=self._chunk_rows
+      copy_all_rows, stacks, arrays, **self._copying
     )
     return flatten_state({**weights, 'tables': others}), copy_rows
 

@@ -18,9 +18,12 @@ def whole_steps(run):
   return [s for s, _ in entry(run, run.step)['parents']] + [run.step]
 
 
+@pytest.mark.parametrize('most_bytes', [0, 1])
 @pytest.mark.parametrize('name', policy.POLICIES)
-def test_every_policy_restores_every_step_to_the_bit(name, tmp_path):
-  run = Training(tmp_path, keep=9, policy=name)
+def test_every_policy_restores_every_step_to_the_bit(
+  name, most_bytes, tmp_path
+):
+  run = Training(tmp_path, keep=9, policy=name, most_bytes=most_bytes)
   for _ in range(5):
     run.train(2).save()
   run.checkpoints.wait()
@@ -51,11 +54,12 @@ def test_a_run_started_again_goes_on_as_if_nothing_had_been(name, tmp_path):
     assert one['history'] == other['history']
 
 
+@pytest.mark.parametrize('most_bytes', [0, 1])
 @pytest.mark.parametrize('name', ['one_shot', 'consecutive', 'intermittent'])
 def test_what_a_failed_save_has_lost_is_in_the_next(
-  name, tmp_path, monkeypatch
+  name, most_bytes, tmp_path, monkeypatch
 ):
-  run = Training(tmp_path, keep=9, policy=name)
+  run = Training(tmp_path, keep=9, policy=name, most_bytes=most_bytes)
   run.train().save()
   run.checkpoints.wait()
   with monkeypatch.context() as broken:

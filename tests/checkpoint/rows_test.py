@@ -47,6 +47,49 @@ def test_devices_gather_what_the_host_would():
     )
 
 
+@pytest.mark.parametrize('gather', [False, True])
+def test_rows_for_which_there_is_no_room_are_copied_as_others_are_taken(gather):
+  setting = Setting('columns')
+
+  def take(most_bytes):
+    return snapshot.take_snapshot(
+      *(setting.stacks, setting.arrays, setting.slots),
+      chunk_rows=5,
+      most_bytes=most_bytes,
+      gather=gather,
+    )
+
+  whole = list(take(0).chunks)
+  sizes = [x.values.nbytes + sum(s.nbytes for s in x.slots.values())
+           for x in whole]  # fmt: skip
+  room = 3 * max(sizes)
+  taken = take(room)
+  ends = iter([False, False, True])
+  asked = []
+
+  def has_ended():
+    asked.append(next(ends))
+    return asked[-1]
+
+  found, ahead = [], []
+  for chunk in taken.chunks:
+    found.append(chunk)
+    ahead.append(sum(x.nbytes for *_, c in taken._copied for x in c.values()))
+  assert max(sizes) < max(ahead) <= room + max(sizes) < sum(sizes)
+  taken.await_copies(has_ended)
+  assert not asked  # all is copied, so that nobody waits
+  for a, b in zip(whole, found, strict=True):
+    assert a.table == b.table
+    np.testing.assert_array_equal(a.ids, b.ids)
+    np.testing.assert_array_equal(a.values, b.values)
+
+  left = take(1)
+  left.await_copies(has_ended)
+  assert asked == [False, False, True]
+  with pytest.raises(CheckpointError, match='given up before all rows'):
+    list(left.chunks)
+
+
 def some_dirty_rows(setting, seed):
   rng = np.random.default_rng(seed)
   return setting.dirty_rows(lambda rows: rng.choice([0, 1, 2, 3, 7], rows))
