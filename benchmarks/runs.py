@@ -4,12 +4,12 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from genrec_jax import config as config_lib
+from genrec_jax.sweep import children, record
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -55,11 +55,8 @@ def start(
   """
   workdir.parent.mkdir(parents=True, exist_ok=True)
   log = workdir.with_name(workdir.name + '.log')
-  command = [
-    *(sys.executable, '-m', 'genrec_jax.main', f'--mode={mode}'),
-    *(f'--config={config}', f'--workdir={workdir.resolve()}'),
-    *(f'--config.{override}' for override in overrides),
-  ]
+  words = record.list_words(config, workdir.resolve(), overrides)
+  command = children.command_of([f'--mode={mode}', *words])
   with open(log, 'a') as f:
     done = subprocess.run(
       command,

@@ -82,17 +82,27 @@ class Sweep:
       variant: which.
       workdir: in place of its own.
     """
-    return [
-      f'--config={self.config}',
-      f'--workdir={workdir or self.workdir(variant)}',
-      *(f'--config.{override}' for override in self.overrides),
-      *variant.words,
-    ]
+    own = [f'{key}={text}' for key, text in variant.overrides]
+    return list_words(
+      self.config, workdir or self.workdir(variant), [*self.overrides, *own]
+    )
 
   def describe_command(self, variant: Variant, workdir: str = '') -> str:
     """The command line that runs a variant, as a shell takes it."""
     words = self.words(variant, workdir)
     return shlex.join(['python', '-m', 'genrec_jax.main', *words])
+
+
+def list_words(
+  config: str, workdir: pathlib.Path | str, overrides: Sequence[str]
+) -> list[str]:
+  """The arguments of `python -m genrec_jax.main` that train.
+
+  >>> list_words('quickstart', 'runs/1', ['seed=1'])
+  ['--config=quickstart', '--workdir=runs/1', '--config.seed=1']
+  """
+  own = [f'--config.{override}' for override in overrides]
+  return [f'--config={config}', f'--workdir={workdir}', *own]
 
 
 def name_config(config: str) -> str:

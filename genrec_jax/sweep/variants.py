@@ -31,11 +31,6 @@ class Variant:
   name: str
   overrides: tuple[tuple[str, str], ...]
 
-  @property
-  def words(self) -> list[str]:
-    """The flags that set its keys."""
-    return [f'--config.{key}={text}' for key, text in self.overrides]
-
 
 def read_variants(
   config: str, names: Sequence[str], sets: Sequence[str]
