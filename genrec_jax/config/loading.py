@@ -154,7 +154,7 @@ def hint_nearest(key: str, known) -> str:
   # Of a strange file there may be very many names, and very long ones.
   names = [name for name in itertools.islice(known, 5000) if len(name) < 200]
   hint = [name for name in names if fold_name(name) == fold_name(key)]
-  hint += difflib.get_close_matches(key[:200], names, n=1, cutoff=0.4)
+  hint += difflib.get_close_matches(key[:200], names, n=1, cutoff=0.55)
   return f'; did you mean {hint[0]!r}?' if hint else ''
 
 

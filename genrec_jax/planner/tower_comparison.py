@@ -10,6 +10,7 @@ from genrec_jax.planner import exchange_time, plan_traffic, traffic
 from genrec_jax.planner.evaluate import evaluate_plan
 from genrec_jax.planner.report import Report
 from genrec_jax.planner.tower_report import (
+  FLAT,
   Stage,
   TowerLine,
   TowerReport,
@@ -52,12 +53,12 @@ def compare_towers(
   flat = {k: x for k, x in plan.extra.items() if k != SECTION}
   ways = [
     _describe_way(
-      'flat, tables in the same places',
+      f'{FLAT}, tables in the same places',
       evaluate_plan(dataclasses.replace(plan, extra=flat), *about),
     )
   ]
   if planned is not None:
-    ways.append(_describe_way('flat, as the planner places them', planned))
+    ways.append(_describe_way(f'{FLAT}, as the planner places them', planned))
   alone = evaluate_plan(plan, *about, towers.as_identity())
   ways.append(_describe_way('towers that change nothing (SPTT)', alone))
   ways.append(_describe_way('these towers', report))

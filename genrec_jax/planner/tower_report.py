@@ -6,6 +6,8 @@ from genrec_jax.formatting import format_bytes
 from genrec_jax.planner.report_text import format_time
 from genrec_jax.planner.workload import TowerLoad
 
+FLAT = 'flat'  # begins the names of ways without towers
+
 
 @dataclasses.dataclass(frozen=True)
 class TowerLine:
@@ -112,11 +114,33 @@ class TowerReport:
       )
     if len(self.towers) > top:
       found.append(f'{"":>8} and {len(self.towers) - top:,} more')
-    return [*found, '', *self._list_stages(), '', *self._list_ways()]
+    return [
+      *(*found, '', *self._list_stages(), '', *self._list_ways()),
+      self._conclude(),
+    ]
+
+  def _conclude(self) -> str:
+    """Whether the prediction speaks for the towers."""
+    *others, towers = self.ways
+    flat = min(
+      (way for way in others if way.name.startswith(FLAT)),
+      key=lambda way: way.step_s,
+    )
+    times = f'{format_time(towers.step_s)}, and {format_time(flat.step_s)} flat'
+    ratio = flat.step_s / towers.step_s
+    if ratio > 1:
+      return (
+        f'these towers pay: a step of the tables takes {times}, {ratio:.2f} '
+        'times as long'
+      )
+    return (
+      f'these towers do not pay here: a step of the tables takes {times}, '
+      f'where it is {1 / ratio:.2f} times as fast'
+    )
 
   def _list_stages(self) -> list[str]:
     lines = [
-      'of it, a device sends for features under towers:',
+      'in a step, a device sends for features under towers:',
       f'{"":42} {"":>8} {"bytes":>10} {"messages":>9} {"of each":>10}',
     ]
     for stage in self.stages:

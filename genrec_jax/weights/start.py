@@ -7,7 +7,7 @@ metric shows for hours.
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -48,12 +48,12 @@ def import_weights(
       that differ.
   """
   file = safetensors.open_file(path)
-  _require_same_arrays(file, _list_arrays(weights, stacks))
   trained_on = file.metadata.get('data')
-  marks = {
+  marks = [
     text.partition(', towers ')[2] for text in (data, trained_on) if text
-  }
-  if data and trained_on and len(marks) > 1:
+  ]
+  _require_same_arrays(file, _list_arrays(weights, stacks), marks)
+  if data and trained_on and len(set(marks)) > 1:
     raise WeightsError(
       f'train.init_from: {path} has the weights of other towers (model.towers) '
       'than this run; give model.towers the file model_towers.json of the '
@@ -163,8 +163,17 @@ def _convert_dtype(values: np.ndarray, dtype, name: str) -> np.ndarray:
   return converted
 
 
-def _require_same_arrays(file: TensorFile, specs: dict[str, Spec]) -> None:
-  """Refuses a file that has not exactly the arrays of the run."""
+def _require_same_arrays(
+  file: TensorFile, specs: dict[str, Spec], towers: Sequence[str]
+) -> None:
+  """Refuses a file that has not exactly the arrays of the run.
+
+  Args:
+    file: with the weights.
+    specs: of the run's arrays.
+    towers: marks of those of the run and of the file, '' for none, as far as
+      they are known.
+  """
   lines = list_differences(file.specs, specs, _fits_shape)
   if not lines:
     return
@@ -173,6 +182,14 @@ def _require_same_arrays(file: TensorFile, specs: dict[str, Spec]) -> None:
       'A table has a row for each id of the vocabulary and one for padding: '
       'were the weights trained on other data? data.item_vocab keeps a '
       'vocabulary.'
+    )
+  if len(towers) == 2 and bool(towers[0]) != bool(towers[1]):
+    lines.append(
+      'The weights are those of a model on towers, and this run has none '
+      '(model.towers).'
+      if towers[1]
+      else 'This run is on towers (model.towers), and the weights are those of '
+      'a model without.'
     )
   if 'config' in file.metadata:
     lines.append(

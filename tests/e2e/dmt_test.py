@@ -212,6 +212,9 @@ def test_weights_of_other_towers(tmp_path):
     train(config, tmp_path / 'other', 2)
   write(path, towers)
   train(config, tmp_path / 'same', 2)
+  config.model.towers = ''
+  with pytest.raises(WeightsError, match='on towers, and this run has none'):
+    train(config, tmp_path / 'flat', 2)
 
 
 @pytest.mark.parametrize('compression', [1e-9, 1e-300])

@@ -232,7 +232,23 @@ def test_a_report_has_what_towers_send():
   assert made.split()[4:] == ['between', '98.3', 'kB', '1', '98.3', 'kB']
   ways = [line for line in lines if line.startswith(('flat, ', 'towers that'))]
   assert len(ways) == 3  # as the planner places them, too
-  assert any(line.startswith('these towers') for line in lines)
+  assert any(line.startswith('these towers  ') for line in lines)
+  (conclusion,) = (
+    line for line in lines if line.startswith('these towers pay')
+  )
+  assert conclusion.endswith('times as long')
+
+
+def test_a_report_says_where_towers_do_not_pay():
+  load, plan = place_evenly('table_wise')
+  machine = hardware.find_topology('h100', hosts=2, devices=4)
+  report = evaluate_plan(plan, EVEN_LOADS, machine, 8 * 96, towers=load)
+  compared = compare_towers(plan, report, EVEN_LOADS, load)
+  flat, *others, own = compared.ways
+  slow = dataclasses.replace(own, step_s=flat.step_s * 2)
+  lines = dataclasses.replace(compared, ways=(flat, *others, slow)).lines(3)
+  assert lines[-1].startswith('these towers do not pay here')
+  assert lines[-1].endswith('where it is 2.00 times as fast')
 
 
 def test_a_report_as_numbers():
