@@ -6,6 +6,7 @@ import threading
 import time
 
 from genrec_jax.checkpoint import storage
+from genrec_jax.checkpoint.errors import CheckpointError
 
 
 @contextlib.contextmanager
@@ -44,3 +45,13 @@ def explain_failure(error: Exception, directory) -> str:
     free = storage.free_bytes(directory)
     return f'the disk is full ({free:,} bytes left). {text}'
   return text
+
+
+def raise_first(reasons: list[str | None]) -> None:
+  """Raises what the first of several processes has to report, if any has.
+
+  >>> raise_first([None, None])
+  """
+  for process, reason in enumerate(reasons):
+    if reason:
+      raise CheckpointError(f'process {process}: {reason}')

@@ -404,7 +404,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
     try:
       self._rows_group.decide_together(
         'writing rows',
-        _raise_first,
+        failures.raise_first,
         error and failures.explain_failure(error, self.directory),
       )
     except CheckpointError:
@@ -447,7 +447,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
     try:
       if error:
         raise error
-      _raise_first(reasons)
+      failures.raise_first(reasons)
       self._writer.check()
       chain.check_parents(self.directory, extra)
       manifest.write(
@@ -479,12 +479,6 @@ class CheckpointManager(contextlib.AbstractContextManager):
       )
     except OSError as e:  # tried again after the next save
       self._log(f'an old checkpoint could not be removed: {e}')
-
-
-def _raise_first(reasons: list[str | None]) -> None:
-  for process, reason in enumerate(reasons):
-    if reason:
-      raise CheckpointError(f'process {process}: {reason}')
 
 
 def _checkpointables(state, data) -> dict:
