@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from genrec_jax.checkpoint import rows, snapshot
+from genrec_jax.checkpoint import array_rows, rows, snapshot
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.embedding import relayout
+from genrec_jax.features import TableSpec
 from tests.checkpoint.laid_out import Setting
 from tests.embedding.plans import PLANS, SPECS, plan
 
@@ -22,6 +23,23 @@ def test_every_layout_is_read_onto_every_other(old, new, tmp_path):
   found = new.load(tmp_path, [body])
   new.assert_holds(found)
   assert not any(x.any() for x in found.dirty_rows.values())
+
+
+def test_a_host_that_is_its_device_has_the_rows_once():
+  like = jax.ShapeDtypeStruct((40, 8), jnp.float32)
+  slots = {'sum': jax.ShapeDtypeStruct((40,), jnp.float32)}
+  (stack,) = relayout.sources_of_whole(
+    {'t': TableSpec('t', 40, 8, 0.5, 'row_adagrad')}
+  ).values()
+  rows_of_array = array_rows.ArrayRows(stack, like, slots, None)
+  buffers = dict(rows_of_array._buffers)
+  values = {name: buffer.values for (name, _), buffer in buffers.items()}
+  for name, value in values.items():
+    assert not value.any()
+    value[3] = 7.0
+    array = rows_of_array.array(name)
+    assert np.shares_memory(np.asarray(array), value)
+    np.testing.assert_array_equal(array[3], 7.0)
 
 
 def test_devices_gather_what_the_host_would():
