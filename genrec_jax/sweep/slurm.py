@@ -46,14 +46,15 @@ _ENDED = (
   'REVOKED',
   'TIMEOUT',
 )
-# Flags that nobody would heed -> what does the same.
+_NOBODY = 'no launcher watches the runs; use --backend=local for it'
+# Flags that nobody would heed -> what to do instead.
 _OTHERS = {
-  'threads': '--sbatch=--cpus-per-task={}',
-  'memory_gb': '--sbatch=--mem={}G',
-  'gpus': '--sbatch=--gres=gpu:1, of which Slurm gives each run its own',
-  'stop_bad': '',
-  'revive': '',
-  'grace_s': '',
+  'threads': 'use --sbatch=--cpus-per-task={}',
+  'memory_gb': 'use --sbatch=--mem={:g}G',
+  'gpus': 'use --sbatch=--gres=gpu:1, of which Slurm gives each run its own',
+  'stop_bad': _NOBODY,
+  'revive': _NOBODY,
+  'grace_s': 'the cluster sets GraceTime and KillWait',
 }
 
 _TEXT = """#!/bin/bash
@@ -110,20 +111,12 @@ def check_flags(args: argparse.Namespace) -> None:
   Args:
     args: all flags.
   """
-  neutral = {'grace_s': local.LocalOptions().grace_s}
+  default = {'grace_s': local.LocalOptions().grace_s}
   for name, instead in _OTHERS.items():
     value = getattr(args, name, None)
-    if not value or value == neutral.get(name):
-      continue
-    if name == 'grace_s':
-      instead = 'the cluster sets GraceTime and KillWait'
-    elif name == 'memory_gb':
-      instead = 'use ' + instead.format(f'{value:g}')
-    elif instead:
-      instead = 'use ' + instead.format(value)
-    else:
-      instead = 'no launcher watches the runs; use --backend=local for it'
-    raise ConfigError(f'--backend=slurm has no --{name}: {instead}')
+    if value and value != default.get(name):
+      instead = instead.format(value)
+      raise ConfigError(f'--backend=slurm has no --{name}: {instead}')
   for name, value in vars(args).items():
     if name.startswith('xm_') and value not in (None, [], 'local'):
       raise ConfigError(f'--backend=slurm has no --{name}; it is of XManager')

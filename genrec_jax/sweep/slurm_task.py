@@ -74,7 +74,7 @@ def await_decision(path: pathlib.Path, lost_s: float = _LOST_S) -> str:
   """
   heard, last = '', time.monotonic()
   while time.monotonic() < last + lost_s:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, IndexError):
       text = path.read_text()
       step, _, rest = text.partition(' ')
       if step == _name_step() and text != heard:
