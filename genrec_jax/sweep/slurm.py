@@ -23,7 +23,6 @@ from genrec_jax import sealed
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.sweep import local, notes
 from genrec_jax.sweep.record import Sweep, replace_file
-from genrec_jax.sweep.slurm_task import become_run as become_run
 from genrec_jax.sweep.variants import Variant
 
 SCRIPT = 'sweep.sbatch'
