@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from genrec_jax.config.loading import quote_value
+from genrec_jax.numerics.einsum import multiply_as_bfloat16, split_spec
 
 # (activations, weight, spec=..., site=...) -> the product, in the dtype of the
 # activations. `site` is the name, for those that keep records by site.
@@ -102,19 +103,7 @@ _multiply_in_bfloat16.defvjp(_forward_bfloat16, _backward_bfloat16)
 def _round_and_multiply(spec, left, right):
   # XLA may drop a cast to fewer bits and back; it keeps `reduce_precision`.
   left, right = (jax.lax.reduce_precision(a, 8, 7) for a in (left, right))
-
-  def multiply_as(dtype, left, right):
-    left, right = left.astype(dtype), right.astype(dtype)
-    return jnp.einsum(spec, left, right, preferred_element_type=jnp.float32)
-
-  # The product of two bfloat16 numbers is a float32 number, so that both are
-  # the same; XLA has not every product of bfloat16 matrices on a CPU.
-  return jax.lax.platform_dependent(
-    left,
-    right,
-    cpu=functools.partial(multiply_as, jnp.float32),
-    default=functools.partial(multiply_as, jnp.bfloat16),
-  )
+  return multiply_as_bfloat16(spec, left, right)
 
 
 PRODUCTS: Mapping[str, Product] = {
@@ -137,19 +126,6 @@ class Site:
   name: str = ''
   product: str = 'default'
   function: Product = dataclasses.field(default=multiply_in_dtype, repr=False)
-
-
-def split_spec(spec: str) -> tuple[str, str, str]:
-  """Axes of the activations, of the weight and of the result.
-
-  An axis that both operands have and the result has not is summed over.
-
-  >>> split_spec('bi,io->bo')
-  ('bi', 'io', 'bo')
-  """
-  operands, _, out = spec.partition('->')
-  left, _, right = operands.partition(',')
-  return left, right, out
 
 
 def dot(
