@@ -32,7 +32,7 @@ KEYS = (  # of each type, and all that take more than a number or a word
   'seed', 'optimizer.learning_rate', 'train.shuffle', 'train.monitor',
   'data.min_rating', 'data.stream.idle_s', 'data.path', 'data.extras.a',
   'eval.ks', 'eval.splits', 'eval.filter_seen', 'split.holdout', 'tables',
-  'optimizer.groups', 'numerics.products', 'parallel.rules',
+  'optimizer.groups', 'numerics.policy', 'parallel.rules',
   'train.profile_steps', 'model.alpha', 'model.implementation', 'loss.chunk',
   'split.valid_from', 'checkpoint.bits',
 )  # fmt: skip

@@ -158,7 +158,7 @@ def _read_sections(config, extensions: Extensions, named: bool) -> None:
   optimizer.build_optimizer(c)
   optimizer.row_rate(c)
   config_lib.table_settings(config)
-  for rule in config.numerics.products:
+  for rule in config.numerics.policy:
     products.check_rule(rule)
   p = config.parallel
   planning.check_parallel(p, p.replicas * p.hosts * max(1, p.devices))

@@ -224,7 +224,7 @@ def build_task(config):
 @pytest.mark.parametrize('kind', ['retrieval', 'ranking'])
 def test_the_sites_of_a_configured_task_are_leaves_of_its_state(kind):
   config = getattr(config_lib, kind)()
-  rules = "numerics.products=(('.*/(kernel|product)', 'bfloat16'),)"
+  rules = "numerics.policy=(('.*/(kernel|product)', 'bfloat16'),)"
   config_lib.apply_override(config, rules)
   task = build_task(config)
   params = jax.eval_shape(task.init, jax.random.key(0))
@@ -233,7 +233,7 @@ def test_the_sites_of_a_configured_task_are_leaves_of_its_state(kind):
   assert {site.product for site in task.sites.values()} == {'bfloat16'}
   built = nnx.merge(task.graphdef, params_state(params))
   assert products.find_sites(built) == task.sites
-  config.numerics.products = (('no/such', 'bfloat16'),)
+  config.numerics.policy = (('no/such', 'bfloat16'),)
   with pytest.raises(ValueError, match=next(iter(task.sites))):
     build_task(config)
 
