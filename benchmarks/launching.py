@@ -7,9 +7,10 @@
 The parts are
 
   kills    a sweep of 12 tiny runs, whose launcher is killed by SIGKILL at a
-           random moment and one of its runs with it; the same command is given
-           again. All runs must end, with curves that are those of a sweep that
-           nobody disturbed, bit for bit.
+           random moment and one of its runs with it (a moment at which no run
+           is there is drawn again); the same command is given again. All runs
+           must end, with curves that are those of a sweep that nobody
+           disturbed, bit for bit.
   jobs     12 tiny runs by a shell loop, and by the launcher with one job and
            with two: seconds, and core-seconds of all processes.
   preempt  a run as a task of an array of Slurm, with one process and with two,
@@ -93,18 +94,30 @@ def measure_kills(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
   root.mkdir()
   known = cli.read_rows(args, 'launching')
   rows = [row for row in known.values() if row.get('kind') == 'trial']
-  calm, took = root / 'calm', time.monotonic()
-  subprocess.run(
-    command(calm, args.smoke, '--jobs=2'), check=True, stderr=subprocess.DEVNULL
-  )
-  took = time.monotonic() - took
+  # The second one has its programs compiled, as the trials do.
+  for calm in (root / 'calm', root / 'warm'):
+    began = time.monotonic()
+    subprocess.run(
+      command(calm, args.smoke, '--jobs=2'),
+      check=True,
+      stderr=subprocess.DEVNULL,
+    )
+    took = time.monotonic() - began
   wanted = read_curves(calm)
+  if read_curves(root / 'calm') != wanted:
+    cli.fail('two sweeps that nobody disturbed have different curves')
   for trial in range(args.trials):
     if any(row['case'] == f'kills/trial {trial}' for row in rows):
       continue
     rng, place = random.Random(trial), root / f'trial{trial}'
-    moment = rng.uniform(0.05, 0.95) * took
-    killed = kill_at(command(place, args.smoke, '--jobs=2'), place, moment, rng)
+    killed, early = '', 0
+    while not killed:  # a moment at which there was nothing to kill is no trial
+      shutil.rmtree(place, ignore_errors=True)
+      moment = rng.uniform(0.05, 0.95) * took
+      killed = kill_at(
+        command(place, args.smoke, '--jobs=2'), place, moment, rng
+      )
+      early += not killed
     done = subprocess.run(
       command(place, args.smoke, '--jobs=2'), capture_output=True, text=True
     )
@@ -115,6 +128,7 @@ def measure_kills(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
       'kind': 'trial',
       'killed_at_s': moment,
       'killed_run': killed,
+      'redrawn': early,
       'runs': len(states),
       'complete': sum(state == notes.DONE for state, _ in states),
       'equal_curves': int(read_curves(place) == wanted),
@@ -137,7 +151,6 @@ def add_trials(rows: list[dict]) -> dict:
     'kind': 'kills',
     'trials': len(rows),
     **{name: sum(row[name] for row in rows) for name in sums},
-    'killed_runs': sum(bool(row['killed_run']) for row in rows),
     'wrong': any(row['wrong'] for row in rows),
   }
 
@@ -151,7 +164,7 @@ def kill_at(
   )
   try:
     launcher.wait(moment)
-    return ''  # a faster machine than before: it had ended
+    return ''  # it had ended
   except subprocess.TimeoutExpired:
     pass
   running = []

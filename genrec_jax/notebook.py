@@ -39,7 +39,11 @@ from genrec_jax.report.charts import Chart, Frame, Series
 from genrec_jax.report.comparison import compare_metrics, name_metric
 from genrec_jax.report.metric_writers import read_jsonl, restore_numbers
 from genrec_jax.sweep import record, results
-from genrec_jax.sweep.variants import check_variants, write_value
+from genrec_jax.sweep.variants import (
+  check_variants,
+  write_value,
+  write_variants,
+)
 
 _FRAME = Frame(440, 300, 52, 14, 60, 38)  # of a chart of a picture
 # What lines that move begin with: back to the beginning, and up some lines.
@@ -219,10 +223,7 @@ def run_sweep(
     f'{key}={write_value(key, _write_path(value))}'
     for key, value in flatten_settings(settings).items()
   ]
-  asked = [
-    tuple((key, write_value(key, v)) for key, v in variant.items())
-    for variant in variants
-  ]
+  asked = write_variants(variants)
   check_variants(config, overrides, asked)
   temporary = workdir is None
   top = pathlib.Path(workdir or tempfile.mkdtemp(prefix='genrec_jax-'))

@@ -38,12 +38,23 @@ def test_combinations():
     (lambda: sweeps.sample(2, {'a': ()}), 'no values for a'),
     (lambda: [sweeps.Uniform(0, 1, log=True)], 'above 0 with log'),
     (lambda: [sweeps.Uniform(2, 1)], 'from a number to a greater one'),
+    (lambda: [sweeps.Uniform(1.2, 1.8, whole=True)], 'has no whole number'),
     (lambda: [sweeps.Uniform(0, float('inf'))], 'finite'),
   ],
 )
 def test_mistakes(make, message):
   with pytest.raises(ConfigError, match=message):
     list(make())
+
+
+def test_samples_have_no_variant_twice():
+  found = list(sweeps.sample(20, {'blocks': (1, 2, 4), 'seed': range(2)}))
+  assert len(found) == 6 and len({repr(v) for v in found}) == 6
+  values = {v['x'] for v in sweeps.sample(50, {'x': sweeps.Uniform(1, 1.001)})}
+  assert len(values) == 50 and 1 <= min(values) < max(values) <= 1.001
+  whole = sweeps.Uniform(1.2, 5.7, whole=True, log=True)
+  found = {v['x'] for v in sweeps.sample(50, {'x': whole})}
+  assert found == {2, 3, 4, 5}
 
 
 def test_samples_lie_between_their_ends_and_grow():

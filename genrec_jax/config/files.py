@@ -9,6 +9,7 @@ seconds on two CPU cores.
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import pathlib
 import traceback
@@ -99,15 +100,17 @@ def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
   return config.lock()
 
 
-def load_sweep(path: str, name: str = '') -> list[dict]:
+def load_sweep(path: str, name: str = '', most: int = 10_000) -> list[dict]:
   """The variants that `sweep()` or `sweep_NAME()` of a config file yields.
 
   Args:
     path: as in `load`; what stands behind the colon counts for nothing.
     name: of the sweep; '' for `sweep()`.
+    most: variants that there may be.
 
   Raises:
-    ConfigError: there is no such function, or it yields no dictionaries.
+    ConfigError: there is no such function, or it yields no dictionaries, or too
+      many.
   """
   file = _find_file(path.partition(':')[0])
   wanted = f'sweep_{name}' if name else 'sweep'
@@ -119,7 +122,15 @@ def load_sweep(path: str, name: str = '') -> list[dict]:
       known = [n for n in known if callable(getattr(module, n))]
       there = f'it has {", ".join(known)}' if known else 'it has none'
       raise ConfigError(f'{file} has no {wanted}(); {there}')
-    variants = list(make())
+    made = make()
+    if not isinstance(made, Iterable) or isinstance(made, str | Mapping):
+      raise ConfigError(
+        f'{wanted}() of {file} returns {quote_value(made)}, must return or '
+        'yield dictionaries, as `sweeps.vary` does'
+      )
+    variants = list(itertools.islice(made, most + 1))
+  if len(variants) > most:
+    raise ConfigError(f'{wanted}() of {file} has more than {most:,} variants')
   for variant in variants:
     if not isinstance(variant, Mapping):
       raise ConfigError(

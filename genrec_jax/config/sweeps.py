@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from genrec_jax.config.errors import ConfigError
 
 Variant = dict[str, object]
+_IN_VAIN = 10_000  # draws without a new variant, after which there is none
 
 
 def vary(key: str, values: Iterable) -> Iterator[Variant]:
@@ -98,7 +99,8 @@ class Uniform:
     high: the greatest.
     log: whether their logarithms are alike instead, as of learning rates.
     whole: whether they are whole.
-    digits: to which others are rounded, so that names stay short.
+    digits: to which others are rounded, so that names stay short; more where
+      the ends are close to each other.
   """
 
   low: float
@@ -116,17 +118,26 @@ class Uniform:
         f'Uniform goes from a number to a greater one{above}, not from '
         f'{self.low} to {self.high}'
       )
+    if self.whole and math.ceil(self.low) > math.floor(self.high):
+      raise ConfigError(
+        f'Uniform has no whole number from {self.low} to {self.high}'
+      )
 
   def draw(self, rng: random.Random) -> float | int:
     low, high = self.low, self.high
+    if self.whole and not self.log:
+      return rng.randint(math.ceil(low), math.floor(high))
     if self.log:
       value = math.exp(rng.uniform(math.log(low), math.log(high)))
-    elif self.whole:
-      return rng.randint(math.ceil(low), math.floor(high))
     else:
       value = rng.uniform(low, high)
-    value = round(value) if self.whole else float(f'{value:.{self.digits}g}')
-    return min(max(value, low), high)
+    if self.whole:
+      return min(max(round(value), math.ceil(low)), math.floor(high))
+    digits = self.digits
+    if high > low:
+      span = max(abs(low), abs(high)) / (high - low)
+      digits += max(math.floor(math.log10(span)), 0)
+    return min(max(float(f'{value:.{digits}g}'), low), high)
 
 
 def sample(
@@ -134,10 +145,10 @@ def sample(
   keys: Mapping[str, Uniform | Sequence],
   seed: int = 0,
 ) -> Iterator[Variant]:
-  """So many random variants; the same ones for a seed.
+  """So many random variants, no two alike; the same ones for a seed.
 
   A longer sample begins with the shorter one of its seed, so that a sweep may
-  be extended.
+  be extended. Where there are fewer variants, all of them come.
 
   >>> rates = {'optimizer.learning_rate': Uniform(1e-4, 1e-1, log=True)}
   >>> list(sample(2, rates))
@@ -155,13 +166,21 @@ def sample(
   for key, values in keys.items():
     if not isinstance(values, Uniform) and not len(values):
       raise ConfigError(f'sample has no values for {key}')
-  for _ in range(count):
-    yield {
+  seen, in_vain = set(), 0
+  while len(seen) < count and in_vain < _IN_VAIN:
+    variant = {
       key: values.draw(rng)
       if isinstance(values, Uniform)
       else values[rng.randrange(len(values))]
       for key, values in keys.items()
     }
+    known = len(seen)
+    seen.add(repr(variant))
+    if len(seen) == known:
+      in_vain += 1
+      continue
+    in_vain = 0
+    yield variant
 
 
 def _merge(parts: Iterable[Mapping]) -> Variant:

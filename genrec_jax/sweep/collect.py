@@ -35,6 +35,7 @@ def collect_sweep(sweep: Sweep) -> str:
 def list_rows(found: Collection) -> list[dict[str, object]]:
   """The table: one dictionary a run, with equal keys."""
   metrics = found.metrics()
+  several = found.monitor is not None and not found.metric
   rows = []
   for result in found.results:
     note = result.note
@@ -43,6 +44,8 @@ def list_rows(found: Collection) -> list[dict[str, object]]:
       'name': result.variant.name,
       'state': result.state,
       **{key: result.keys.get(key) for key in found.keys},
+      # A monitor of several metrics is none of the columns behind.
+      **({'monitored': found.value(result)} if several else {}),
       'best_step': result.best_step,
       'last_step': result.curve.last_step or None,
       **{name: result.best.get(name) for name in metrics},
@@ -85,7 +88,9 @@ def write_parquet(
       values = [None if v is None else float(v) for v in values]
     elif len(kinds) > 1:  # 'auto' beside numbers
       values = [None if v is None else str(v) for v in values]
-    columns[name] = pa.array(values)
+    # A column keeps its type while nothing of it is known.
+    unknown = None if kinds else pa.string() if name == 'why' else pa.float64()
+    columns[name] = pa.array(values, unknown)
   temporary = path.with_name(f'.{path.name}')
   pq.write_table(pa.table(columns), temporary)
   temporary.replace(path)
@@ -100,11 +105,13 @@ def summarize(found: Collection) -> str:
   if ranked:
     short = shorten_keys(found.keys)
     metrics = found.metrics()[:4]
-    header = ['best', *(short[k] for k in found.keys), *metrics]
+    several = [] if found.metric else ['monitored']
+    header = ['best', *(short[k] for k in found.keys), *several, *metrics]
     cells = [
       [
         f'{r.variant.number:03d}',
         *(str(r.keys.get(k, '')) for k in found.keys),
+        *(formatting.format_number(found.value(r)) for _ in several),
         *(formatting.format_number(r.best.get(m)) for m in metrics),
       ]
       for r in ranked

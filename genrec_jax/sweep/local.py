@@ -29,6 +29,7 @@ class LocalOptions:
     retries: how often a run that fails is tried again.
     stop_bad: whether runs that fall behind are stopped, see
       `curves.falls_behind`.
+    revive: whether runs that were stopped so go on.
     grace_s: how long runs may take to save after a signal.
   """
 
@@ -37,6 +38,7 @@ class LocalOptions:
   gpus: tuple[str, ...] = ()
   retries: int = 0
   stop_bad: bool = False
+  revive: bool = False
   grace_s: float = 600.0
 
   def __post_init__(self):
@@ -96,7 +98,7 @@ class Launcher:
       self._states[variant] = state
       if state == notes.RUNNING:  # of a launcher that was killed
         self._elsewhere.add(variant)
-      elif state not in (notes.DONE, notes.BAD):
+      elif state != notes.DONE and (state != notes.BAD or self._options.revive):
         self._states[variant] = notes.WAITING
         self._queue.append(variant)
     for variant in sorted(self._elsewhere, key=lambda v: v.number):
@@ -220,11 +222,23 @@ class Launcher:
         reader.monitor
         and child.asked is None
         and curves.falls_behind(own, others, reader.monitor)
+        # After its last step a run has but its report to make.
+        and not self._is_trained(variant, own.steps[-1])
       ):
         child.stop(
           why=f'behind the median of the others at step {own.steps[-1]:,}',
           state=notes.BAD,
         )
+
+  def _is_trained(self, variant: Variant, step: int) -> bool:
+    reading = self._read_progress(variant)
+    return bool(reading and reading.total and step >= reading.total)
+
+  def _read_progress(self, variant: Variant) -> progress.Reading | None:
+    """The last line of progress that a run has printed."""
+    lines = children.read_last_lines(self._sweep.log(variant))
+    readings = list(filter(None, map(progress.read_line, lines)))
+    return readings[-1] if readings else None
 
   def _reader_of(self, variant: Variant) -> curves.CurveReader:
     if variant not in self._readers:
@@ -238,10 +252,7 @@ class Launcher:
     state = self._states[variant]
     row = live_table.Row(variant.name, state)
     if state == notes.RUNNING:
-      lines = children.read_last_lines(self._sweep.log(variant))
-      readings = list(filter(None, map(progress.read_line, lines)))
-      if readings:
-        last = readings[-1]
+      if last := self._read_progress(variant):
         total = f'/{last.total:,}' if last.total else ''
         row = dataclasses.replace(
           row, step=f'{last.step:,}{total}', rate=last.rate, left=last.left

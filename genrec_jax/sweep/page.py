@@ -6,9 +6,11 @@ module prepares its variables.
 
 import datetime
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 
 from genrec_jax import formatting, provenance
+from genrec_jax.formatting import is_finite
 from genrec_jax.report import sweep_pictures as pictures
 from genrec_jax.report.comparison import name_metric
 from genrec_jax.report.pages import load_template
@@ -22,6 +24,7 @@ from genrec_jax.sweep.results import (
 from genrec_jax.sweep.variants import shorten_keys
 
 _BEST, _MOST_METRICS, _MOST_PAGES = 3, 8, 6
+_SUM = 'monitored value'  # of several metrics
 _PILLS = {notes.DONE: 'good', notes.FAILED: 'bad'}
 
 
@@ -82,9 +85,12 @@ def _title(result: Result, found: Collection) -> str:
 
 
 def _describe_best(result: Result, found: Collection) -> Mapping:
-  # In a workdir of its own: that of the run is trained already.
-  variant = result.variant
-  command = found.sweep.describe_command(variant, workdir=variant.name)
+  # In a workdir of its own: that of the run is trained already. Paths of the
+  # config may be relative to where the sweep was started.
+  sweep, variant = found.sweep, result.variant
+  again = sweep.root.with_name(f'{sweep.root.name}-again') / variant.name
+  command = sweep.describe_command(variant, workdir=str(again))
+  command = f'cd {shlex.quote(sweep.directory)} && {command}'
   return {
     'result': result,
     'value': found.value(result),
@@ -107,7 +113,9 @@ def _make_row(
     'why': result.note.why,
     'keys': [result.keys.get(key) for key in found.keys],
     'metrics': [result.best.get(name) for name in metrics],
-    'step': result.best_step or result.curve.last_step or None,
+    'last': result.last.get(metrics[0]) if metrics else None,
+    'best_step': result.best_step,
+    'step': result.curve.last_step or None,
     'core_s': result.cost('core_s'),
     'page': f'{result.variant.name}/report.html'
     if result.state == notes.DONE
@@ -118,36 +126,43 @@ def _make_row(
 def _list_means(
   found: Collection, metrics: list[str], short: Mapping[str, str]
 ) -> Iterator[Mapping]:
-  """Mean and deviation of each setting over its seeds."""
+  """Mean and deviation of each setting over its seeds, of runs that are done.
+
+  A run that was stopped early would count as one that ended there.
+  """
   for keys, runs in group_seeds(found):
-    runs = [r for r in runs if r.best]
-    if not runs:
+    done = [r for r in runs if r.state == notes.DONE]
+    if not done:
       continue
     cells = []
     for name in metrics:
-      both = mean_and_deviation(r.best.get(name) for r in runs)
+      values = [r.best[name] for r in done if is_finite(r.best.get(name))]
+      both = mean_and_deviation(values)
       if both is None:
         cells.append(('', ''))
         continue
       mean, deviation = both
       spread = '' if math.isnan(deviation) else f'± {deviation:.2g}'
-      cells.append((formatting.format_number(mean), spread))
+      if len(values) < len(done):  # where a metric is not a number
+        spread += f' of {len(values)}'
+      cells.append((formatting.format_number(mean), spread.strip()))
+    left_out = len(runs) - len(done)
     yield {
       'keys': ' '.join(f'{short[k]}={v}' for k, v in keys.items()) or 'all',
-      'runs': len(runs),
+      'runs': f'{len(done)} of {len(runs)}' if left_out else len(done),
       'cells': cells,
     }
 
 
 def _draw_parallel(found, ranked, dots, short):
-  if not ranked or not found.metric:
+  if not ranked:
     return ''
   scales = [
     pictures.make_scale(short[key], [r.keys.get(key) for r in found.results])
     for key in found.keys
   ]
   values = [found.value(r) for r in ranked]
-  scales.append(pictures.make_scale(_label(found.metric), values))
+  scales.append(pictures.make_scale(_label(found.metric) or _SUM, values))
   rows = [
     (
       dots[r.variant.number],
@@ -171,7 +186,7 @@ def _draw_scatters(found, ranked, dots, short):
       if key in r.keys
     ]
     if points:
-      metric = _label(found.metric) or 'monitored value'
+      metric = _label(found.metric) or _SUM
       yield short[key], pictures.draw_scatter(scale, metric, points)
 
 

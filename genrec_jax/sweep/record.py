@@ -28,7 +28,12 @@ from genrec_jax import provenance, sealed
 from genrec_jax.checkpoint import storage
 from genrec_jax.checkpoint.workdir_files import FREE_KEYS, make_workdir
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.sweep.variants import MOST, Variant, name_variants
+from genrec_jax.sweep.variants import (
+  MOST,
+  Variant,
+  check_variants,
+  name_variants,
+)
 
 NAME = 'sweep.json'
 FORMAT = 1
@@ -211,8 +216,10 @@ def extend_sweep(
     The sweep, and the variants that the command asks for.
 
   Raises:
-    ConfigError: the directory holds another sweep, or no sweep but a run.
+    ConfigError: a variant cannot be, or is there twice; or the directory holds
+      another sweep, or no sweep but a run.
   """
+  asked = check_variants(config, overrides, variants)
   loaded = config_lib.load(config, overrides)
   config, base = name_config(config), json.loads(config_lib.to_json(loaded))
   sweep = read_sweep(root)
@@ -226,22 +233,34 @@ def extend_sweep(
       directory=str(pathlib.Path.cwd()),
     )
   else:
-    lines = config_lib.describe_differences(sweep.base, loaded, FREE_KEYS)
-    if lines:
-      raise ConfigError(
-        f'{root} holds another sweep; use another --workdir, or undo:'
-        + ''.join(f'\n  {line}' for line in lines)
-      )
+    _require_same_base(sweep, loaded)
     sweep = dataclasses.replace(
       sweep, config=config, overrides=tuple(overrides), base=base,
       directory=str(pathlib.Path.cwd()),
     )  # fmt: skip
-  known = {frozenset(v.overrides): v for v in sweep.variants}
-  new = [v for v in variants if frozenset(v) not in known]
-  added = name_variants(new, len(sweep.variants))
-  known |= {frozenset(v.overrides): v for v in added}
+  there = [v.overrides for v in sweep.variants]
+  there = check_variants(config, overrides, there)
+  known = dict(zip(there, sweep.variants, strict=True))
+  new = {i: v for i, v in zip(asked, variants, strict=True) if i not in known}
+  added = name_variants(list(new.values()), len(sweep.variants))
+  known |= dict(zip(new, added, strict=True))
   sweep = dataclasses.replace(sweep, variants=(*sweep.variants, *added))
-  return sweep, [known[frozenset(variant)] for variant in variants]
+  return sweep, [known[identity] for identity in asked]
+
+
+def require_same_base(sweep: Sweep) -> None:
+  """Refuses a config that has become another one since the sweep began."""
+  loaded = config_lib.load(sweep.config, sweep.overrides)
+  _require_same_base(sweep, loaded)
+
+
+def _require_same_base(sweep: Sweep, loaded) -> None:
+  lines = config_lib.describe_differences(sweep.base, loaded, FREE_KEYS)
+  if lines:
+    raise ConfigError(
+      f'{sweep.root} holds another sweep than {sweep.config} says now; use '
+      'another --workdir, or undo:' + ''.join(f'\n  {line}' for line in lines)
+    )
 
 
 def note_command(sweep: Sweep, command: str) -> Sweep:

@@ -34,6 +34,7 @@ class Result:
       its best evaluation so far.
     last: the same at the last evaluation.
     report: report.json of a run that is done, without its pictures.
+    best_step: of `best`.
     lines: the last lines that a run has printed which failed.
   """
 
@@ -45,18 +46,21 @@ class Result:
   best: Mapping[str, float]
   last: Mapping[str, float]
   report: Mapping
+  best_step: int | None = None
   lines: Sequence[str] = ()
 
-  @property
-  def best_step(self) -> int | None:
-    step = self.report.get('best_step')
-    return step if isinstance(step, int) else None
-
   def cost(self, name: str) -> float | None:
-    """One of the costs in the report, of a run that goes on in its note."""
-    value = self.report.get(name)
-    if value is None and name in ('wall_s', 'core_s'):
+    """What a run has cost.
+
+    'wall_s' and 'core_s' are those of its process and of all its tries, as the
+    launcher has seen them, whether the run is done or not; a report knows of
+    its own process alone. It counts where there is no launcher's note.
+    """
+    value = None
+    if name in ('wall_s', 'core_s'):
       value = getattr(self.note, name) or None
+    if value is None:
+      value = self.report.get(name)
     return value if is_finite(value) else None
 
 
@@ -150,15 +154,20 @@ def _read_result(sweep: Sweep, variant: Variant) -> Result:
   if report:
     best = _flatten_splits(report.get('metrics'))
     last = _flatten_splits(report.get('last_epoch')) or best
+    step = report.get('best_step')
   else:
     at = reader.monitor and curve.find_best(reader.monitor)
     best = {} if at is None else _name_split(curve.metrics[at])
+    step = None if at is None else curve.steps[at]
     last = _name_split(curve.metrics[-1]) if curve.metrics else {}
   lines = ()
   if state == notes.FAILED:
     lines = tuple(children.read_last_lines(sweep.log(variant)))
   keys = {key: read_value(text) for key, text in variant.overrides}
-  return Result(variant, state, note, keys, curve, best, last, report, lines)
+  step = step if isinstance(step, int) else None
+  return Result(
+    variant, state, note, keys, curve, best, last, report, step, lines
+  )
 
 
 def read_report(path: pathlib.Path) -> dict:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from genrec_jax import config as config_lib
-from genrec_jax.config import sweeps
+from genrec_jax.config import renamed, sweeps
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.loading import quote_value
 from genrec_jax.config.overrides import apply_overrides
@@ -15,6 +15,7 @@ _RANGE = re.compile(r'(-?\d{1,12})\.\.(-?\d{1,12})')
 _ODD = re.compile(r'[^\w.=+,-]+')
 _LONGEST = 100  # characters of a name
 _OPENING, _CLOSING = '([{', ')]}'
+Identity = frozenset[tuple[str, str]]  # (key, value) pairs of a variant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,33 +47,47 @@ def read_variants(
     (key, text of the value) pairs of each variant.
 
   Raises:
-    ConfigError: there are none, too many, or two that are equal.
+    ConfigError: there are none, or too many.
   """
-  parts = [config_lib.load_sweep(config, name) for name in names]
+  parts = [config_lib.load_sweep(config, name, MOST) for name in names]
   parts += [list(parse_set(word)) for word in sets]
-  variants = []
-  for values in sweeps.product(*parts):
-    variants.append(
+  return write_variants(sweeps.product(*parts))
+
+
+def write_variants(
+  variants: Iterable[Mapping[str, object]],
+) -> list[tuple[tuple[str, str], ...]]:
+  """Variants with their values as texts.
+
+  >>> write_variants([{'seed': 0}, {'seed': 1}])
+  [(('seed', '0'),), (('seed', '1'),)]
+
+  Args:
+    variants: {dotted key: value} each.
+
+  Raises:
+    ConfigError: there are none, or too many.
+  """
+  written = []
+  for values in variants:
+    if not isinstance(values, Mapping):
+      raise ConfigError(
+        f'a variant is {quote_value(values)}, must be a dictionary, such as '
+        "{'optimizer.learning_rate': 0.001}"
+      )
+    written.append(
       tuple((str(key), write_value(key, v)) for key, v in values.items())
     )
-    if len(variants) > MOST:
+    if len(written) > MOST:
       raise ConfigError(f'the sweep has more than {MOST:,} variants')
-  if not variants or not any(variants):
+  if not any(written):
     raise ConfigError(
       'the sweep is empty: it has no variants'
-      if not variants
+      if not written
       else 'the sweep sets no key; name a sweep of the config by --sweep=NAME, '
       'or give values by --set KEY=VALUE,VALUE'
     )
-  seen = {}
-  for at, variant in enumerate(variants):
-    same = seen.setdefault(frozenset(variant), at)
-    if same != at:
-      raise ConfigError(
-        f'variants {same} and {at} are one and the same: '
-        f'{describe_variant(variant)}'
-      )
-  return variants
+  return written
 
 
 def parse_set(word: str) -> Iterator[sweeps.Variant]:
@@ -146,7 +161,7 @@ def check_variants(
   config: str,
   overrides: Sequence[str],
   variants: Iterable[Sequence[tuple[str, str]]],
-) -> None:
+) -> list[Identity]:
   """Loads every variant as its run will.
 
   Args:
@@ -154,11 +169,15 @@ def check_variants(
     overrides: 'a.b=value' each, of all runs.
     variants: (key, text) pairs of each.
 
+  Returns:
+    What each variant sets: equal where two are one, however they are written.
+
   Raises:
-    ConfigError: a variant cannot be; it is named.
+    ConfigError: a variant cannot be, or is there twice; it is named.
   """
   raw = config_lib.load(config)
   fixed = {override.partition('=')[0] for override in overrides}
+  seen: dict[Identity, int] = {}
   for at, variant in enumerate(variants):
     if twice := sorted(fixed & {key for key, _ in variant}):
       raise ConfigError(
@@ -174,6 +193,28 @@ def check_variants(
       raise ConfigError(
         f'variant {at} ({describe_variant(variant)}): {error}'
       ) from error
+    identity = frozenset(
+      (key, repr(find_value(own, key)))
+      for key in (renamed.translate(key, text)[0] for key, text in variant)
+    )
+    same = seen.setdefault(identity, at)
+    if same != at:
+      raise ConfigError(
+        f'variants {same} and {at} are one and the same: '
+        f'{describe_variant(variant)}'
+      )
+  return list(seen)
+
+
+def find_value(config, key: str) -> object:
+  """What a config has at a dotted key.
+
+  >>> find_value(config_lib.load('quickstart'), 'train.shuffle')
+  True
+  """
+  for part in key.split('.'):
+    config = config[part]
+  return config
 
 
 def name_variants(

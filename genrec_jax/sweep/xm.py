@@ -35,7 +35,7 @@ _OF_HERE = ('jobs', 'threads', 'gpus')
 _OF_CLOUDS = tuple(
   f'xm_{name}' for name in 'workdir gpu tpu cpu ram_gb image push'.split()
 )
-_OF_OTHERS = ('retries', 'stop_bad', 'memory_gb')
+_OF_OTHERS = ('retries', 'stop_bad', 'revive', 'memory_gb')
 _ALIASES = {'l4': 'l4_24th', 'a100_80gb': 'a100_80gib'}
 # XManager selects nodes of Kubernetes by 'nvidia-tesla-KIND', as others are not
 # called, and chooses machines of Vertex that others are not in.

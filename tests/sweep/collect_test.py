@@ -43,6 +43,9 @@ def write_run(sweep, variant, values, steps=(5, 10), done=True, **report):
     (workdir / 'checkpoints').mkdir()
 
 
+short_of = {'optimizer.learning_rate': 'rate', 'seed': 'seed'}
+
+
 @pytest.fixture
 def sweep(make_sweep):
   """Two rates, two seeds; the last run has not begun, one goes on."""
@@ -94,6 +97,7 @@ def test_files(sweep):
   with open(sweep.root / 'sweep.csv') as file:
     rows = list(csv.DictReader(file))
   assert len(rows) == 4 and rows[0]['valid/ndcg@10'] == '0.2'
+  assert rows[2]['best_step'] == '5' and rows[3]['best_step'] == ''
   assert rows[3]['valid/ndcg@10'] == ''
   pq = pytest.importorskip('pyarrow.parquet')
   table = pq.read_table(sweep.root / 'sweep.parquet').to_pylist()
@@ -107,7 +111,46 @@ def test_means_over_seeds(sweep):
   mean, spread = results.mean_and_deviation([0.2, 0.4])
   assert mean == pytest.approx(0.3) and spread == pytest.approx(0.1 * 2**0.5)
   assert math.isnan(results.mean_and_deviation([0.2, None])[1])
-  assert '0.3 ' in page.render_sweep(found)
+  # Of the other rate, one run goes on and one has not begun.
+  (row,) = page._list_means(found, ['valid/ndcg@10', 'test/ndcg@10'], short_of)
+  assert row['keys'] == 'rate=0.001' and row['runs'] == 2
+  assert row['cells'][0] == ('0.3', '± 0.14')
+  assert 'rate=0.001' in page.render_sweep(found)
+
+
+def test_means_say_how_many_they_are_of(sweep):
+  third = sweep.variants[2]
+  (sweep.workdir(third) / 'report.json').write_text(
+    json.dumps({'metrics': {'valid': {'ndcg@10': 0.5}}, 'best_step': 5})
+  )
+  found = results.read_results(sweep)
+  rows = list(page._list_means(found, ['valid/ndcg@10'], short_of))
+  assert [row['runs'] for row in rows] == [2, '1 of 2']
+  assert rows[1]['cells'] == [('0.5', '')]
+
+
+def test_costs_are_those_of_all_tries(sweep):
+  done, _, stopped, waiting = sweep.variants
+  for variant, state in ((done, notes.DONE), (stopped, notes.BAD)):
+    sweep.note(variant).parent.mkdir(exist_ok=True)
+    note = notes.Note(state, tries=2, wall_s=8.0, core_s=7.0)
+    notes.write_note(sweep.note(variant), note)
+  found = results.read_results(sweep)
+  # Of a run without a note, what its report says.
+  assert [r.cost('core_s') for r in found.results] == [7.0, 2.0, 7.0, None]
+  assert [r.cost('wall_s') for r in found.results] == [8.0, 3.0, 8.0, None]
+
+
+def test_a_monitor_of_several_metrics(make_sweep):
+  sweep, wanted = make_sweep(
+    'seed=0,1', overrides=['train.monitor=ndcg@10:1,mrr:2']
+  )
+  for variant, value in zip(wanted, (0.2, 0.4), strict=True):
+    write_run(sweep, variant, (value, value))
+  found = results.read_results(sweep)
+  assert [r['monitored'] for r in collect.list_rows(found)] == [0.4, 0.8]
+  assert 'monitored' in collect.summarize(found)
+  assert 'Parallel' in page.render_sweep(found)
 
 
 def test_a_page_escapes_names_and_asks_for_nothing(make_sweep):

@@ -286,3 +286,30 @@ def test_stop_bad_stops_who_falls_behind(make_sweep, launch, monkeypatch):
   # It is not started again.
   counts, text = launch(sweep, wanted)
   assert counts[notes.BAD] >= 1 and f'{wanted[3].name}: started' not in text
+  # Unless somebody asks for that.
+  counts, text = launch(sweep, wanted, revive=True)
+  assert counts == {'done': 4} and f'{wanted[3].name}: started' in text
+
+
+def test_stop_bad_leaves_runs_that_are_trained(
+  make_sweep, launch, monkeypatch, tmp_path
+):
+  """They have but their reports to make."""
+  monkeypatch.setattr(local, '_LOOK_S', 0.05)
+  monkeypatch.setattr(local.curves, 'falls_behind', lambda *a, **k: True)
+  monkeypatch.setattr(local.Launcher, '_is_trained', lambda *a: True)
+  monkeypatch.setenv('FAKE_STEP_S', '0.1')
+  sweep, wanted = make_sweep('optimizer.learning_rate=5,6', 'train.steps=8')
+  counts, _ = launch(sweep, wanted, jobs=2, stop_bad=True)
+  assert counts == {'done': 2}
+
+
+def test_how_far_a_run_is_stands_in_its_log(make_sweep):
+  sweep, (variant,) = make_sweep('seed=0')
+  launcher = local.Launcher(sweep, [variant], local.LocalOptions(), None)
+  log = sweep.log(variant)
+  log.parent.mkdir()
+  assert not launcher._is_trained(variant, 30)
+  log.write_text('step 30/30 · 0.0s left · batch loss 0.5 · 9 steps/s\n')
+  assert launcher._is_trained(variant, 30)
+  assert not launcher._is_trained(variant, 29)

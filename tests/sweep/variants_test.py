@@ -8,8 +8,10 @@ import time
 import numpy as np
 import pytest
 
+from genrec_jax import notebook
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.sweep import record, variants
+from genrec_jax.sweep.__main__ import main
 
 
 def test_examples():
@@ -33,7 +35,6 @@ def test_every_value_with_every_other():
     (['eval.ks=(1,2'], 'a bracket is open'),
     (['seed=4..0'], 'must go upwards'),
     (['seed=0..99999'], 'at most'),
-    (['seed=1,2,1'], 'variants 0 and 2 are one and the same: seed=1'),
     ([], 'sets no key'),
     (['seed=0..999', 'model.dim=1,2,3,4,5,6,7,8,9,10,11'], 'more than 10,000'),
   ],
@@ -41,6 +42,88 @@ def test_every_value_with_every_other():
 def test_mistakes_of_sets(sets, message):
   with pytest.raises(ConfigError, match=message):
     variants.read_variants('quickstart', [], sets)
+
+
+@pytest.mark.parametrize(
+  'word, twice',
+  [
+    ('seed=1,2,1', 2),
+    ('optimizer.learning_rate=1e-3,3e-3,0.001', 2),
+    ('train.shuffle=true,True', 1),
+    ('eval.ks=(1,10),[1, 10]', 1),
+    ('numerics.products=(),()', 1),
+  ],
+)
+def test_a_value_in_another_spelling_is_no_other_variant(word, twice):
+  found = variants.read_variants('quickstart', [], [word])
+  message = f'variants 0 and {twice} are one and the same'
+  with pytest.raises(ConfigError, match=message):
+    variants.check_variants('quickstart', [], found)
+
+
+def test_variants_that_are_there_keep_their_runs(tmp_path):
+  def extend(*texts):
+    asked = [(('optimizer.learning_rate', text),) for text in texts]
+    sweep, wanted = record.extend_sweep(tmp_path, 'quickstart', (), asked)
+    record.write_sweep(sweep)
+    return [v.name for v in wanted]
+
+  first = extend('1e-3', '3e-3')
+  assert first == ['000_learning_rate=1e-3', '001_learning_rate=3e-3']
+  assert extend('0.0030', '0.005', '0.001') == [
+    first[1], '002_learning_rate=0.005', first[0],
+  ]  # fmt: skip
+
+
+def test_a_config_that_has_become_another_one_is_refused(tmp_path):
+  config = tmp_path / 'mine.py'
+  text = (
+    'from genrec_jax import config as config_lib\n'
+    'def get_config(arg=None):\n'
+    '  c = config_lib.retrieval()\n'
+    '  c.optimizer.learning_rate = 0.25\n'
+    '  return c\n'
+  )
+  config.write_text(text)
+  root = tmp_path / 'root'
+  asked = [(('seed', '1'),)]
+  sweep, _ = record.extend_sweep(root, str(config), (), asked)
+  record.write_sweep(sweep)
+  assert main([str(root), '--dry_run']) == 0
+  config.write_text(text.replace('0.25', '0.5'))
+  for words in (['--dry_run'], ['--run=0']):
+    with pytest.raises(ConfigError, match='learning_rate: saved 0.25, now 0.5'):
+      main([str(root), *words])
+  assert main([str(root), '--collect']) == 0
+
+
+def test_a_directory_may_have_the_name_of_the_config(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+  words = ['quickstart', '--workdir=quickstart', '--set', 'seed=1', '--dry_run']
+  (tmp_path / 'quickstart').mkdir()
+  assert main(words) == 0
+  assert '--config.seed=1' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('flag', ['--sbatch=--time=1:00', '--xm_gpu=a100=8'])
+def test_flags_of_other_backends(flag, tmp_path):
+  words = ['quickstart:smoke', f'--workdir={tmp_path}/x', '--set', 'seed=1']
+  with pytest.raises(ConfigError, match=f'{flag[:5]}.* is for --backend='):
+    main([*words, flag])
+
+
+@pytest.mark.parametrize(
+  'variants_of, message',
+  [
+    ([], 'has no variants'), ([{}], 'sets no key'), ([3], 'must be a dict'),
+    ([{'seed': 1}, {'seed': 1}], 'one and the same'),
+  ],
+)  # fmt: skip
+def test_sweeps_from_a_notebook_are_checked_alike(variants_of, message):
+  with pytest.raises(ConfigError, match=message):
+    notebook.run_sweep('quickstart:smoke', variants_of)
 
 
 @pytest.mark.parametrize(
