@@ -81,6 +81,7 @@ class BlockProduct:
   weights: BlockFormat
   gradients: BlockFormat | None
   rounding: str = 'even'
+  few_bits = True  # see policy.py
 
   @classmethod
   def of(cls, name: str, rounding: str = 'even') -> 'BlockProduct':
@@ -142,3 +143,20 @@ def _backward(product, spec, saved, dy):
 
 
 _multiply.defvjp(_forward, _backward)
+
+
+def _name_recipes() -> dict[str, BlockProduct]:
+  """Those that a policy can name."""
+  found = {name: BlockProduct.of(name) for name in BLOCK_FORMATS}
+  # Only the forward pass, as an evaluation would have it.
+  found |= {
+    f'{name}_forward': dataclasses.replace(recipe, gradients=None)
+    for name, recipe in found.items()
+  }
+  # Of the standard's authors: weights in 4 bits, the rest in 6.
+  narrow, wide = BLOCK_FORMATS['mxfp4_e2m1'], BLOCK_FORMATS['mxfp6_e3m2']
+  found['mxfp4_mxfp6'] = BlockProduct(wide, narrow, wide)
+  return found
+
+
+RECIPES: dict[str, BlockProduct] = _name_recipes()

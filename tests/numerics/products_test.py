@@ -251,12 +251,43 @@ def test_the_first_rule_that_matches_counts():
     pair(*reversed(rules))
 
 
+class Trio(nnx.Module):
+  """Three layers, of which the second one is no end."""
+
+  outer_sites = ('no/such', 'a/kernel'), ('c/kernel',)
+
+  def __init__(self, width=128):
+    rngs = nnx.Rngs(0)
+    self.a, self.b, self.c = (
+      layers.Linear(width, 128, rngs=rngs) for _ in 'abc'
+    )
+
+
+def test_all_others_are_neither_the_ends_nor_small():
+  def choose(*rules, width=128):
+    return [*chosen(products.assign_products(Trio(width), rules)).values()]
+
+  assert choose(('.*', 'mx9')) == ['bfloat16', 'mx9', 'bfloat16']
+  assert choose(('.*', 'mx9'), width=127) == ['bfloat16'] * 3
+  # Who names them has them.
+  assert choose(('.+', 'mx9'), width=64) == ['mx9'] * 3
+  assert choose(('a.*', 'mx6'), ('.*', 'mx9')) == ['mx6', 'mx9', 'bfloat16']
+  assert choose(('.*', 'default')) == ['default'] * 3
+
+
+def test_products_of_single_weights_before():
+  config = config_lib.retrieval()
+  config_lib.apply_override(config, "numerics.products=(('.*', 'bfloat16'),)")
+  assert config.numerics.policy == (('.*', 'bfloat16'),)
+
+
 @pytest.mark.parametrize(
   'rule, message',
   [
     (('third/.*', 'bfloat16'), r'they are first/kernel, second/kernel$'),
     (('first', 'bfloat16'), r"'first', which matches no product weight as a"),
-    (('.*', 'float7'), r"'float7' for '.*'; products are default, bfloat16$"),
+    (('.*', 'float7'), r"'float7' for '.*'; products are default, bfloat16, "),
+    (('first/.*', 'mx9'), r'says nothing of second/kernel; put a last pair'),
     (('(', 'bfloat16'), r"'\(', which is not a regex"),
     ((3, 'bfloat16'), r'3, which is not a regex'),
     (('.*', 'default', 1), r'must hold pairs \(pattern, product\)'),
