@@ -237,9 +237,10 @@ def _choose_scale(most: jax.Array, number_format: BlockFormat, mode: str):
   mode = mode or number_format.scale_mode
   fraction = significand & (_ONE - 1)
   if mode == 'rceil':
-    exponent += fraction > number_format.most_fraction
+    above = fraction > number_format.most_fraction
+    exponent += above.astype(jnp.int32)
   elif mode == 'ceil':
-    exponent += fraction > 0
+    exponent += (fraction > 0).astype(jnp.int32)
   elif mode == 'even':
     half = 1 << (_FRACTION - 1 - number_format.mantissa_bits)
     exponent += (significand + half) >> (_FRACTION + 1)

@@ -139,7 +139,7 @@ def test_bfloat16_gives_each_gradient_the_dtype_of_its_operand():
 
 def test_a_product_of_one_site_leaves_the_others_as_they_are():
   x = jnp.asarray(np.random.default_rng(1).normal(size=(5, 16)), jnp.float32)
-  plain, second = pair(), pair(('second/.*', 'bfloat16'))
+  plain, second = pair(), pair(('second/.*', 'bfloat16'), ('.*', 'default'))
   hidden = plain.first(x)
   assert np.array_equal(second.first(x), hidden)
   stated = rounded(hidden) @ rounded(second.second.kernel[...])
@@ -159,7 +159,9 @@ def test_a_site_has_the_path_of_its_weight():
 
 
 def test_sites_stay_when_a_model_is_taken_apart_and_put_together():
-  model = nnx.eval_shape(lambda: pair(('first/.*', 'bfloat16')))
+  model = nnx.eval_shape(
+    lambda: pair(('first/.*', 'bfloat16'), ('.*', 'default'))
+  )
   expected = {'first/kernel': 'bfloat16', 'second/kernel': 'default'}
   assert chosen(model) == expected
   graphdef, shapes = nnx.split(model)
