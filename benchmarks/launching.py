@@ -17,6 +17,10 @@ The parts are
            which gets SIGTERM again and again, as from a scheduler that wants
            the machine, and is submitted again each time. The scheduler is
            played by this file; its variables are those of srun.
+  notebooks
+           seconds, and core-seconds of all processes, of the notebooks in
+           launch/notebooks, run from start to end in an empty directory as
+           JAX finds the machine (nbclient, of the extra `dev`).
   sizes    seconds until 200 variants are checked and printed, and until 200
            finished runs are collected.
 """
@@ -38,7 +42,8 @@ from genrec_jax.sweep import collect, notes, record
 
 CONFIG = 'quickstart:smoke'
 SETS = ('optimizer.learning_rate=1e-3,3e-3,1e-2', 'seed=0..3')
-PARTS = ('kills', 'jobs', 'preempt', 'sizes')
+PARTS = ('kills', 'jobs', 'preempt', 'sizes', 'notebooks')
+NOTEBOOKS = pathlib.Path(__file__).parents[1] / 'launch' / 'notebooks'
 COLUMNS = (
   'case', 'trials', 'runs', 'complete', 'equal_curves', 'started_again',
   'wall_s', 'core_s', 'wall_x', 'core_x', 'launcher_core_s', 'launcher_share',
@@ -69,6 +74,7 @@ def main(argv: list[str] | None = None) -> None:
     'jobs': measure_jobs,
     'preempt': measure_preemption,
     'sizes': measure_sizes,
+    'notebooks': measure_notebooks,
   }
   with tempfile.TemporaryDirectory(dir=args.directory) as directory:
     for part in args.part:
@@ -359,6 +365,28 @@ def measure_sizes(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
     {'case': f'sizes/{what} {count}', 'kind': 'time', 'runs': count, **took}
     for what, took in (('dry run of', dry), ('collecting', collecting))
   ]
+
+
+def measure_notebooks(
+  args: argparse.Namespace, root: pathlib.Path
+) -> list[dict]:
+  """Each notebook by a client of its own."""
+  root.mkdir()
+  rows = []
+  for path in sorted(NOTEBOOKS.glob('*.ipynb'))[: 1 if args.smoke else None]:
+    place = root / path.stem
+    place.mkdir()
+    run = (
+      'import nbclient, nbformat; '
+      f'book = nbformat.read({str(path)!r}, as_version=4); '
+      'nbclient.NotebookClient(book, timeout=900, kernel_name="python3", '
+      f'resources={{"metadata": {{"path": {str(place)!r}}}}}).execute()'
+    )
+    took = run_timed([sys.executable, '-c', run])
+    rows.append({
+      'case': f'notebooks/{path.stem}', 'kind': 'time', 'runs': 1, **took,
+    })  # fmt: skip
+  return rows
 
 
 if __name__ == '__main__':

@@ -336,8 +336,9 @@ class OnlyRows(CheckpointManager):
 
   def save(self, step, state, *, data=None, host=None, rows=None, wait=False):
     path = self._step_directory(step)
-    (path / row_files.NAME).mkdir(parents=True)
-    rows_lib.write_chunks(path / row_files.NAME, rows.chunks, rows.encoding)
+    directory = path / row_files.NAME
+    directory.mkdir(parents=True)
+    rows_lib.write_chunks(directory, rows.taken.chunks, rows.encoding)
     manifest.write(path, step, rows=rows.about)
     kept = chain.collect_needed(self.directory, [step])
     for other in set(manifest.list_steps(self.directory)) - kept:

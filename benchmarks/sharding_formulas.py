@@ -380,8 +380,11 @@ def data_parallel(c: Case) -> list[Sent]:
     return [
       Sent('backward', 'rows', GATHER, ALL, size, formula, published, note)
     ]
-  # A column more counts who has read a row.
-  table = c.tables * n * math.ceil(ROWS / n) * 4 * (c.width + 1)
+  # A column more counts who has read a row; parts are whole lines of 128.
+  part = math.ceil(ROWS / n) * (c.width + 1)
+  table = (
+    c.tables * n * 4 * (part if part <= 128 else math.ceil(part / 128) * 128)
+  )
   note = f'half of it; {ROWS:,} rows of D+1 columns, padded to W parts'
   formula = 'pad(T R) 4 (D+1) (W-1)/W'
   half = exchanged(table, n)

@@ -17,6 +17,8 @@ from genrec_jax.embedding.lookup import BagGradients
 from genrec_jax.parallel import mesh as mesh_lib
 from pallas_kernels import MergedRows
 
+LANES = 128  # numbers in a row of a TPU's register
+
 
 def sum_gradients(
   gradients: Sequence[MergedRows | BagGradients],
@@ -58,16 +60,39 @@ def sum_gradients(
   line = jnp.concatenate(
     [spread(merged.grads).reshape(-1), spread(jnp.ones(merged.ids.shape))]
   )
+  part = count_entries(rows, columns, shards)
+  line = jnp.pad(line, (0, part * shards - line.shape[0]))
   # Not an all-reduce: each number is added up in one place, and all get that
   # sum.
-  parts = lax.all_to_all(line.reshape(shards, -1), mesh_lib.AXES, 0, 0)
-  line = _gather(jnp.sum(parts, axis=0))
-  table, readers = jnp.split(line, [height * columns])
+  parts = lax.all_to_all(line.reshape(shards, part), mesh_lib.AXES, 0, 0)
+  own = jnp.sum(parts, axis=0)
+  if part % LANES == 0:
+    own = own.reshape(-1, LANES)
+  line = _gather(own).reshape(-1)
+  table, readers = line[: height * columns], line[height * columns :]
   (ids,) = jnp.nonzero(readers[:rows], size=rows, fill_value=height)
   table = table.reshape(height, columns)
   grads = table.at[ids].get(mode='fill', fill_value=0)
   ids = jnp.minimum(ids, rows)
   return MergedRows(ids.astype(jnp.int32), grads)
+
+
+def count_entries(rows: int, columns: int, shards: int) -> int:
+  """Numbers that a shard adds up of a table of gradients that travels.
+
+  >>> count_entries(rows=1000, columns=64, shards=16)
+  4096
+
+  Args:
+    rows: of the table.
+    columns: of the table.
+    shards: number of shards.
+  """
+  # A column more counts the shards that have read a row. What is longer than a
+  # register of a TPU is made of whole ones: XLA makes an all-reduce, of twice
+  # the bytes, of an all-gather whose parts do not begin at one.
+  entries = -(-rows // shards) * (columns + 1)
+  return entries if entries <= LANES else entries + -entries % LANES
 
 
 def travels_as_table(entries: int, rows: int, shards: int) -> bool:

@@ -274,8 +274,7 @@ def list_gradients_of_copies(
   """
   n = mesh.group_size * mesh.replicas
   if copied_tables.travels_as_table(entries, rows, n):
-    # A column more counts the devices that have read a row.
-    table = n * math.ceil(rows / n) * WORD * (columns + 1)
+    table = n * WORD * copied_tables.count_entries(rows, columns, n)
     return [
       Transfer('backward', 'rows', op, EVERYONE, exchanged(table, n))
       for op in (ALL_TO_ALL, ALL_GATHER)

@@ -21,9 +21,17 @@ from collections.abc import Sequence
 
 from genrec_jax import command_line, interruption, last_resort, provenance
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.sweep import collect, live_table, local, notes, record, slurm
+from genrec_jax.sweep import (
+  collect,
+  live_table,
+  local,
+  notes,
+  record,
+  slurm,
+  slurm_task,
+)
 from genrec_jax.sweep.children import Bounds
-from genrec_jax.sweep.variants import Variant, check_variants, read_variants
+from genrec_jax.sweep.variants import Variant, read_variants
 
 BACKENDS = ('local', 'slurm', 'xm')
 
@@ -32,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit status."""
   argv = list(sys.argv[1:] if argv is None else argv)
   words, overrides = command_line.split_overrides(argv)
-  args = make_parser().parse_args(words)
+  args = PARSER.parse_args(words)
   if problem := command_line.find_repeated(overrides):
     raise ConfigError(problem)
   if args.run is not None:
@@ -74,8 +82,11 @@ def find_sweep(
   """
   config, root = args.config, args.workdir and pathlib.Path(args.workdir)
   if args.what:
-    # A directory is a sweep, anything else a config.
-    is_config = not pathlib.Path(args.what).is_dir()
+    # A directory is a sweep, anything else a config; but a directory may have
+    # the name of a config, such as that of the config's own sweep.
+    is_config = not pathlib.Path(args.what).is_dir() or (
+      root is not None and config is None
+    )
     if (config if is_config else root) is not None:
       raise ConfigError(
         f'both {args.what} and --{"config" if is_config else "workdir"} are '
@@ -98,7 +109,6 @@ def find_sweep(
       known = record.require_sweep(root)
       config, overrides = known.config, [*known.overrides, *overrides]
     variants = read_variants(config, names, args.set)
-    check_variants(config, overrides, variants)
     sweep, wanted = record.extend_sweep(root, config, overrides, variants)
     return root, sweep, wanted, True
   if overrides:
@@ -107,6 +117,8 @@ def find_sweep(
       'config, too'
     )
   sweep = record.require_sweep(root)
+  if not args.collect:
+    record.require_same_base(sweep)
   return root, sweep, list(sweep.variants), False
 
 
@@ -114,6 +126,13 @@ def run_here(
   args: argparse.Namespace, sweep: record.Sweep, wanted: list[Variant]
 ) -> int:
   """Runs variants on this machine and collects what they have found."""
+  for name, value in vars(args).items():
+    if name.startswith(('sbatch', 'xm_')) and value != PARSER.get_default(name):
+      backend = 'slurm' if name == 'sbatch' else 'xm'
+      raise ConfigError(
+        f'--{name} is for --backend={backend}, and the runs are started here; '
+        'leave one of them out'
+      )
   jobs, threads, gpus = local.choose_jobs(args.jobs, args.threads, args.gpus)
   options = local.LocalOptions(
     jobs=jobs,
@@ -121,6 +140,7 @@ def run_here(
     gpus=gpus,
     retries=args.retries,
     stop_bad=args.stop_bad,
+    revive=args.revive,
     grace_s=args.grace_s,
   )
   others = len(sweep.variants) - len(wanted)
@@ -133,8 +153,10 @@ def run_here(
     try:
       counts = local.Launcher(sweep, wanted, options, table).run()
     finally:
-      summary = collect.collect_sweep(sweep)
-      table.say(summary)
+      try:
+        table.say(collect.collect_sweep(sweep))
+      except OSError as error:  # a full disk; how the runs ended counts
+        table.say(f'the table of all runs is not written: {error}')
   bad = counts[notes.FAILED]
   if bad:
     table.say(f'{bad} runs failed; the same command tries them again')
@@ -144,13 +166,18 @@ def run_here(
 def submit_array(
   args: argparse.Namespace, sweep: record.Sweep, wanted: list[Variant]
 ) -> int:
-  """Hands the variants that are not done to Slurm."""
-  states = {v: notes.find_state(sweep, v)[0] for v in wanted}
-  left = [v for v in wanted if states[v] not in (notes.DONE, notes.BAD)]
+  """Hands the variants that nobody has done or runs to Slurm."""
+  slurm.check_flags(args)
+  left, words = slurm.choose_variants(sweep, wanted)
+  if words:
+    print(words)
   if not left:
-    print('all runs are done')
+    print('no run is left to submit')
     return interruption.DONE
-  print(slurm.submit(sweep, left, jobs=args.jobs, options=args.sbatch))
+  said = slurm.submit(
+    sweep, left, jobs=args.jobs, retries=args.retries, options=args.sbatch
+  )
+  print(said)
   return interruption.DONE
 
 
@@ -164,7 +191,8 @@ def run_one(args: argparse.Namespace) -> int:
       f'--run={args.run}: {sweep.root} has variants 0 to '
       f'{len(sweep.variants) - 1}'
     )
-  return slurm.become_run(sweep, sweep.variants[args.run])
+  record.require_same_base(sweep)
+  return slurm_task.become_run(sweep, sweep.variants[args.run])
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -229,6 +257,11 @@ def make_parser() -> argparse.ArgumentParser:
     help='stop runs whose best value is behind the median of the others',
   )
   add(
+    '--revive',
+    action='store_true',
+    help='go on with runs that --stop_bad has stopped, too',
+  )
+  add(
     '--grace_s',
     type=float,
     default=600.0,
@@ -283,6 +316,9 @@ def make_parser() -> argparse.ArgumentParser:
     help='of XManager, such as --xm_flag=--noxm_build_image_locally',
   )
   return parser
+
+
+PARSER = make_parser()
 
 
 def run(argv: Sequence[str] | None = None) -> None:

@@ -42,6 +42,8 @@ class Note:
     host: where it runs.
     pid: of its process.
     started: when that process began, as the system counts; '' where unknown.
+    job: its task of Slurm and how often that was started again, '7_3.1'; ''
+      elsewhere.
     tries: how many there were.
     status: exit status; minus the number of the signal that ended it.
     peak_bytes: the most memory it has had.
@@ -54,6 +56,7 @@ class Note:
   host: str = ''
   pid: int = 0
   started: str = ''
+  job: str = ''
   tries: int = 0
   status: int | None = None
   peak_bytes: int = 0
@@ -97,6 +100,7 @@ def describe_this_process(note: Note) -> Note:
     host=socket.gethostname(),
     pid=os.getpid(),
     started=_read_start(os.getpid()),
+    job=_name_job(),
     tries=note.tries + 1,
     status=None,
     why='',
@@ -108,11 +112,15 @@ def is_alive(note: Note, log: pathlib.Path) -> bool:
 
   Args:
     note: of the run.
-    log: what it prints to; of another host nothing else is known.
+    log: what it prints to; of another host nothing else is known, unless it
+      was the former self of this task of Slurm, which is dead.
   """
   if note.state != RUNNING or not note.pid:
     return False
   if note.host != socket.gethostname():
+    own = _name_job()
+    if own != note.job and own.split('.')[0] == note.job.split('.')[0]:
+      return False
     try:
       return time.time() - log.stat().st_mtime < _SILENT_S
     except OSError:
@@ -140,6 +148,14 @@ def find_state(sweep: Sweep, variant: Variant) -> tuple[str, Note]:
   if note.state == RUNNING or list_traces(workdir):
     return STOPPED, note
   return WAITING, note
+
+
+def _name_job() -> str:
+  """The task of Slurm that this is, '7_3.1' once restarted; else ''."""
+  names = 'SLURM_ARRAY_JOB_ID', 'SLURM_ARRAY_TASK_ID', 'SLURM_JOB_ID'
+  array, task, job = map(os.environ.get, names)
+  job = f'{array}_{task}' if array and task else job
+  return f'{job}.{os.environ.get("SLURM_RESTART_COUNT") or 0}' if job else ''
 
 
 def _read_start(pid: int) -> str:
