@@ -50,8 +50,8 @@ def round_to_blocks(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def _round(x, number_format, axis, rounding):
-  encoded = blocks.encode(x, number_format, axis, rounding=rounding)
-  return blocks.decode(encoded, number_format, axis, x.dtype)
+  encoded = blocks.encode(x, number_format, axis, rounding=rounding, xp=jnp)
+  return blocks.decode(encoded, number_format, axis, x.dtype, jnp)
 
 
 # Rounding is flat nearly everywhere. Left to autodiff, the gradient would be
