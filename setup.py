@@ -102,7 +102,6 @@ setuptools.setup(
     'numpy>=2.0',
     'optax>=0.2.5',
     'orbax-checkpoint>=0.12.1',
-    'tensorboardX>=2.6.2.2',
   ],
   extras_require={
     **CUDA,
@@ -136,6 +135,7 @@ setuptools.setup(
       'pytest-xdist>=3.6',
       'ruff>=0.15',
       'scikit-learn>=1.5',
+      'tensorboardX>=2.6.2.2',  # reads events, in tests
       f'setuptools>={WHEELS}',  # wheels with compiled libraries
     ],
   },

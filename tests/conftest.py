@@ -11,6 +11,7 @@ import gc
 import importlib.metadata
 import os
 import shutil
+import sys
 import tempfile
 
 os.environ.setdefault('JAX_NUM_CPU_DEVICES', '8')
@@ -32,8 +33,18 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:  # else a worker of xdist
   compiled = tempfile.mkdtemp(prefix='compiled-')
   atexit.register(shutil.rmtree, compiled, ignore_errors=True)
   os.environ['JAX_COMPILATION_CACHE_DIR'] = compiled
+if sys.dont_write_bytecode:
+  # Nothing is left beside the sources, as asked for; but a training would take
+  # three seconds more to start if it had to compile all its modules.
+  modules = tempfile.mkdtemp(prefix='modules-')
+  atexit.register(shutil.rmtree, modules, ignore_errors=True)
+  sys.dont_write_bytecode, sys.pycache_prefix = False, modules
+  os.environ['PYTHONPYCACHEPREFIX'] = modules
+  os.environ.pop('PYTHONDONTWRITEBYTECODE', None)  # or `python -B`
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
+# Which line each operation comes from is asked for nowhere here.
+os.environ.setdefault('JAX_TRACEBACK_IN_LOCATIONS_LIMIT', '0')
 # Of workers and trainings: what the compiler frees is not given back, to be
 # cleared and mapped again for the next program.
 os.environ.setdefault('MALLOC_TRIM_THRESHOLD_', str(1 << 30))

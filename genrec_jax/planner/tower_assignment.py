@@ -9,7 +9,6 @@ unless the answer without those bounds keeps them.
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import optimize, sparse
 
 from genrec_jax.planner.tower_bounds import (
   Bounds,
@@ -72,6 +71,8 @@ def _assign_places(costs: np.ndarray, bounds: Bounds) -> np.ndarray | None:
   needed = np.tile(np.arange(most) < bounds.least, towers)
   filler = np.where(needed, np.inf, 0.0)
   table = np.concatenate([costs[:, tower], np.tile(filler, (empty, 1))])
+  from scipy import optimize  # most runs never need what it takes to load
+
   rows, places = optimize.linear_sum_assignment(table)
   return tower[places[np.argsort(rows)][:items]]
 
@@ -82,6 +83,8 @@ def _assign_by_program(
   bounds: Bounds,
   excesses: Sequence[np.ndarray],
 ) -> np.ndarray:
+  from scipy import optimize, sparse  # as above
+
   count, towers = costs.shape
   # Variable i * towers + t: item i is in tower t.
   once = sparse.kron(sparse.eye(count), np.ones((1, towers)))

@@ -11,19 +11,16 @@ import json
 import math
 import os
 import pathlib
-import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 import numpy as np
 from absl import logging
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.summary_pb2 import Summary
 
 from genrec_jax import sealed
 from genrec_jax.data import scratch
+from genrec_jax.report.event_files import EventFile
 
 _FOREIGN = (
   '{path}, line {number} has no "step": it is not the metrics file of a run. '
@@ -91,13 +88,8 @@ class MetricWriters(contextlib.AbstractContextManager):
       self.hole = _find_hole(selected, last_step, expected)
     self.position = selected.position
     self._jsonl = open(path, 'a', encoding='utf-8', opener=_open_no_link)
-    # The time in a file name has a resolution of seconds; a suffix keeps a run
-    # that is resumed within the second from overwriting the file before it.
-    self._events = EventsWriter(
-      str(workdir / 'events'), f'.{time.time_ns() % 10**9:09d}'
-    )
-    start = SessionLog(status=SessionLog.START)
-    self._write_event(Event(step=last_step + 1, session_log=start))
+    self._events = EventFile(workdir)
+    self._events.start_session(last_step + 1)
 
   def scalars(self, step: int, values: Mapping[str, object]) -> None:
     """Writes the scalars `values`, by name, as measured at `step`."""
@@ -113,12 +105,7 @@ class MetricWriters(contextlib.AbstractContextManager):
       'crc32': zlib.crc32(line.encode(), self.position['crc32']),
       'step': step,
     }
-    # Not tensorboardX's own `to_number`, which turns ndcg@10 into ndcg_10.
-    values_pb = [
-      Summary.Value(tag=name, simple_value=value)
-      for name, value in values.items()
-    ]
-    self._write_event(Event(step=step, summary=Summary(value=values_pb)))
+    self._events.write_scalars(step, values)
     self._events.flush()
     if self._log is not None:
       shown = (f'{name} {value:.5g}' for name, value in values.items())
@@ -139,10 +126,6 @@ class MetricWriters(contextlib.AbstractContextManager):
 
   def __exit__(self, *exc_info) -> None:
     self.close()
-
-  def _write_event(self, event: Event) -> None:
-    event.wall_time = time.time()
-    self._events.write_event(event)
 
 
 class NoMetricWriters(contextlib.nullcontext):

@@ -33,19 +33,27 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import dispatch, triton_call
-from pallas_kernels.hstu_attention import gpu, reference, tpu, xla
+from pallas_kernels.hstu_attention import gpu, reference, xla
 from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 
 MODES = ('silu', 'softmax')
 DTYPES = ('float32', 'bfloat16')
 MAX_HEAD_DIM = 256
+
+
+def attend_on_tpu(*args, **options) -> jax.Array:
+  from pallas_kernels.hstu_attention import tpu  # a quarter second to load
+
+  return tpu.attention(*args, **options)
+
+
 BACKENDS = {
-  'pallas_tpu': dispatch.Backend(tpu.attention, dispatch.needs_platform('tpu')),
+  'pallas_tpu': dispatch.Backend(attend_on_tpu, dispatch.needs_platform('tpu')),
   'triton': dispatch.Backend(gpu.attention, triton_call.why_not),
   'xla': dispatch.Backend(xla.attention),
   'reference': dispatch.Backend(reference.attention, automatic=False),
   'interpret': dispatch.Backend(
-    functools.partial(tpu.attention, interpret=True), automatic=False
+    functools.partial(attend_on_tpu, interpret=True), automatic=False
   ),
 }
 

@@ -276,6 +276,6 @@ def test_a_position_bias_that_fits_no_memory_is_refused():
 
 def test_a_tpu_comes_first_where_there_is_one():
   with dispatch.compiling_for('tpu', 'TPU v5e'):
-    assert dispatch.choose('a', api.BACKENDS) is tpu.attention
+    assert dispatch.choose('a', api.BACKENDS) is api.attend_on_tpu
   with pytest.raises(NotImplementedError, match='needs tpu'):
     dispatch.choose('a', api.BACKENDS, 'pallas_tpu')

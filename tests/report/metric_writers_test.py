@@ -1,18 +1,26 @@
 """Tests of metrics.jsonl and the TensorBoard events, resumed and not."""
 
+import doctest
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event
 
-from genrec_jax.report import metric_writers
+from genrec_jax.report import event_files, metric_writers
+
+
+def _masked(data):
+  crc = crc32c(data)
+  return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
 
 
 def _events(workdir):
@@ -22,7 +30,10 @@ def _events(workdir):
     data = path.read_bytes()
     while data:  # record: length 8, crc 4, payload, crc 4
       size = int.from_bytes(data[:8], 'little')
-      events.append(Event.FromString(data[12 : 12 + size]))
+      message, behind = data[12 : 12 + size], data[12 + size : 16 + size]
+      assert int.from_bytes(data[8:12], 'little') == _masked(data[:8])
+      assert int.from_bytes(behind, 'little') == _masked(message)
+      events.append(Event.FromString(message))
       data = data[16 + size :]
   return events
 
@@ -74,6 +85,25 @@ def test_tensorboard_holds_the_same_scalars(tmp_path):
     (0, 'valid/mrr', 0.0),
     (1, 'train/loss', 0.5),
   ]
+
+
+def test_events_are_those_of_the_format(tmp_path):
+  assert doctest.testmod(event_files).failed == 0
+  file = event_files.EventFile(tmp_path)
+  file.start_session(0)
+  values = {'ü' * 100: 1e300, 'b': -math.inf, 'c': math.nan, 'd': 0.1}
+  file.write_scalars(1 << 40, values)
+  file.close()
+  version, start, scalars = _events(tmp_path)
+  assert version.file_version == 'brain.Event:2'
+  assert start.session_log.status == start.session_log.START
+  assert 0 < version.wall_time <= start.wall_time <= time.time()
+  assert scalars.step == 1 << 40
+  found = {v.tag: v.simple_value for v in scalars.summary.value}
+  assert list(found) == list(values)
+  np.testing.assert_array_equal(
+    list(found.values()), [np.inf, -np.inf, np.nan, np.float32(0.1)]
+  )
 
 
 @pytest.mark.parametrize('resume_step', [None, 0, 3, 4])
