@@ -27,7 +27,7 @@ Nothing here imports JAX.
 
 import dataclasses
 
-SCALE_MODES = ('floor', 'rceil', 'ceil', 'even')
+SCALE_MODES = ('floor', 'rceil', 'ceil', 'even', 'even_below')
 ROUNDINGS = ('even', 'away', 'down', 'stochastic')
 SCALE_BITS = 8
 LEAST_SCALE, MOST_SCALE = -127, 127
@@ -50,7 +50,9 @@ class BlockFormat:
     scale_mode: how the scale of a block follows from its largest number:
       'floor' takes the power of two below it (larger elements saturate),
       'rceil' the least that lets nothing saturate, 'ceil' the power of two
-      above, 'even' that of the number rounded to the element's bits.
+      above, 'even' that of the number rounded to the element's bits, halves
+      up, and 'even_below' the same, halves down.
+    most_scale: largest exponent of a block's scale.
   """
 
   name: str
@@ -61,6 +63,7 @@ class BlockFormat:
   shift_bits: int = 0
   specials: str = ''
   scale_mode: str = 'floor'
+  most_scale: int = MOST_SCALE
 
   def __post_init__(self):
     if not 0 <= self.mantissa_bits <= 7 or not 0 <= self.exponent_bits <= 5:

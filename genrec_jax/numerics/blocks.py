@@ -19,7 +19,6 @@ import numpy as np
 
 from genrec_jax.numerics.block_formats import (
   LEAST_SCALE,
-  MOST_SCALE,
   NAN_SCALE,
   ROUNDINGS,
   SCALE_MODES,
@@ -315,11 +314,14 @@ def _choose_scale(most, number_format: BlockFormat, mode: str, xp):
     exponent += above.astype(xp.int32)
   elif mode == 'ceil':
     exponent += (fraction > 0).astype(xp.int32)
-  elif mode == 'even':
+  elif mode in ('even', 'even_below'):
     half = 1 << (_FRACTION - 1 - number_format.mantissa_bits)
+    half -= mode == 'even_below'
     exponent += (significand + half) >> (_FRACTION + 1)
   return xp.clip(
-    exponent - number_format.most_exponent, LEAST_SCALE, MOST_SCALE
+    exponent - number_format.most_exponent,
+    LEAST_SCALE,
+    number_format.most_scale,
   )
 
 

@@ -30,6 +30,7 @@ zeros, as XLA has them, and NaN or an infinity in a row of whole numbers makes
 its scale NaN, so that it stays visible.
 """
 
+import dataclasses
 import types
 
 import ml_dtypes
@@ -48,8 +49,12 @@ from genrec_jax.numerics.number_format import (
 # above, so that the largest are 240 and 57,344.
 _HFP8 = BlockFormat('hfp8', 3, 4, specials='ieee')
 _HFP8_GRADIENTS = BlockFormat('hfp8_gradients', 2, 5, specials='ieee')
-_MX4 = BLOCK_FORMATS['mxfp4_e2m1']
-_MOST_MX4_SCALE = 125  # 6 * 2^125 is a float32
+_MX4 = dataclasses.replace(
+  BLOCK_FORMATS['mxfp4_e2m1'],
+  name='fbgemm_mx4',
+  scale_mode='even_below',
+  most_scale=125,
+)
 _LEAST_RANGE = np.float32(1e-8)
 _LEAST_LARGEST = np.float32(1e-20)
 
@@ -91,8 +96,8 @@ def _make_levels(name: str, bits: int, kept: str, leading: bool = False):
       finite = xp.isfinite(rows).all(-1)
       codes = xp.where(finite[..., None], codes, np.float32(0))
       scale = xp.where(finite, scale, np.float32(np.nan))
-      # Not -0 either, which a minimum may or may not prefer to 0.
-      bias = xp.where(finite & (bias != 0), bias, np.float32(0))
+      # Of zeros, 0 and not -0, which a minimum may or may not prefer to it.
+      bias = xp.where(finite & (low != 0), bias, np.float32(0))
       return {
         'codes': pack_elements(codes.astype(np.uint8), bits, xp),
         'scale': scale.astype(kept),

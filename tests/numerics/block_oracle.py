@@ -45,9 +45,11 @@ def _quantise_block(part, f, rounding, mode):
       scale += F(most) > F(f.most) * F(2) ** scale
     elif mode == 'ceil':
       scale = exponent + (F(most) != F(2) ** exponent) - f.most_exponent
-    elif mode == 'even':
+    elif mode in ('even', 'even_below'):
       step = F(2) ** (exponent - f.mantissa_bits)
-      scale = _exponent(float(math.floor(F(most) / step + F(1, 2)) * step))
+      half = F(most) / step + F(1, 2)
+      up = math.ceil(half) - 1 if mode == 'even_below' else math.floor(half)
+      scale = _exponent(float(up * step))
       scale -= f.most_exponent
     else:
       scale = exponent - f.most_exponent
