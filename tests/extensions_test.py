@@ -9,6 +9,7 @@ from genrec_jax.config import ConfigError
 from genrec_jax.contracts import Extensions
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop
+from tests.marks import slow
 from tests.own_parts import CLASHING, EXTENSIONS
 
 NAMES = 'tests.own_parts:EXTENSIONS'
@@ -60,7 +61,7 @@ def test_a_name_that_exists_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'parallel', [{}, {'hosts': 2, 'devices': 4}], ids=['1 device', '2x4']
+  'parallel', [slow({}), {'hosts': 2, 'devices': 4}], ids=['1 device', '2x4']
 )
 def test_a_run_uses_all_of_them(parallel, tmp_path):
   with jax.numpy_dtype_promotion('standard'):  # for optax

@@ -1,10 +1,12 @@
 """The smoke run of the benchmark finds the model equal to its oracle."""
 
 import numpy as np
+import pytest
 
 from benchmarks import gr_parity
 
 
+@pytest.mark.slow  # tests/models/stu_test.py asks the same oracle
 def test_smoke(tmp_path, rows):
   case = ['--cases', 'interleaved']
   gr_parity.main(['--smoke', '--results', str(tmp_path), *case])

@@ -21,6 +21,7 @@ from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
 from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
+from tests.marks import slow
 
 pytestmark = pytest.mark.usefixtures('no_power_cut')
 
@@ -267,8 +268,8 @@ def assert_sample_restores(update, replicas, count, directory):
     assert_restores(update, replicas, combination, directory / str(number))
 
 
-@pytest.mark.parametrize('replicas', [2, 3])
-@pytest.mark.parametrize('update', ['row_adagrad', 'adam', 'row_sgd'])
+@pytest.mark.parametrize('replicas', [2, slow(3)])
+@pytest.mark.parametrize('update', ['row_adagrad', 'adam', slow('row_sgd')])
 def test_a_save_and_a_publication_are_the_first_group(
   update, replicas, tmp_path
 ):

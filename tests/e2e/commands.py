@@ -39,7 +39,8 @@ def _train(arguments, point, log) -> None:
     os.environ.pop(name, None)
   jax.config.update('jax_num_cpu_devices', 1)
   sys.argv[:] = ['genrec_jax.main', *arguments]
-  POINTS[point]()
+  if point is not None:
+    POINTS[point]()
   main.run()
 
 
@@ -75,7 +76,7 @@ class Commands:
     said, _ = process.communicate(timeout=500)
     return process.returncode, said
 
-  def run_fork(self, workdir, point) -> tuple[int, str]:
+  def run_fork(self, workdir, point=None) -> tuple[int, str]:
     """As `run`, by a process that has its imports already.
 
     What it does from the first line of `main.run` on is what a command does.
@@ -93,7 +94,7 @@ class Commands:
   def whole(self) -> pathlib.Path:
     """Workdir of a run that nothing disturbed."""
     workdir = self._directory / 'whole'
-    status, said = self.run(workdir)
+    status, said = self.run_fork(workdir)
     assert status == 0, said
     return workdir
 

@@ -23,6 +23,7 @@ from genrec_jax.train import experiment
 from tests import processes
 from tests.e2e import spread_runs
 from tests.e2e.spread_runs import EVERY, ROWS, STEPS, assert_same_curve
+from tests.marks import slow
 from tests.train import tiny_run
 
 TIMEOUT = 400.0  # of machines that are busy
@@ -130,7 +131,7 @@ def test_two_processes_train_as_one(two, alone):
   assert_written_once(workdir, outcomes)
 
 
-@pytest.mark.parametrize('process', [0, 1])
+@pytest.mark.parametrize('process', [slow(0), 1])
 def test_killed_and_started_again(two, tmp_path, process):
   """A process dies behind the first checkpoint, and with it the job."""
   died = job(tmp_path, FSDP, fault=(process, EVERY + 2, die), as_command=True)
@@ -147,7 +148,7 @@ def test_killed_and_started_again(two, tmp_path, process):
 
 
 @pytest.mark.parametrize(
-  'act, process, status', [(terminate, 1, 75), (interrupt, 0, 130)]
+  'act, process, status', [(terminate, 1, 75), slow(interrupt, 0, 130)]
 )
 def test_a_signal_to_one_process_stops_all(two, tmp_path, act, process, status):
   stopped = job(

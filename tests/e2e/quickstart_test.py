@@ -14,13 +14,20 @@ import pytest
 from genrec_jax import config as config_lib
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
+from tests.marks import slow_but
 from tests.train import tiny_run
 
 ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted((ROOT / 'configs').glob('*.py'))
+# What the others run through as well.
+ALIKE = (
+  'dmt_dcn_synthetic', 'dmt_wukong_synthetic', 'gr_streaming', 'gr_yambda',
+  'gsasrec_ml1m',
+)  # fmt: skip
+QUICK = [file for file in FILES if file.stem not in ALIKE]
 
 
-@pytest.mark.parametrize('file', FILES, ids=lambda f: f.name)
+@pytest.mark.parametrize('file', slow_but(FILES, QUICK), ids=lambda f: f.name)
 def test_smoke_trains_and_evaluates(file, tmp_path):
   config = config_lib.load(f'{file}:smoke')
   with jax.numpy_dtype_promotion('standard'):  # for optax

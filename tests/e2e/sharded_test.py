@@ -16,6 +16,7 @@ from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop, results
 from tests.e2e import spread_runs
 from tests.e2e.spread_runs import MESH, ROWS, assert_same_curve
+from tests.marks import slow
 from tests.tolerances import assert_close
 from tests.train import tiny_run
 
@@ -177,7 +178,7 @@ def test_a_run_continues_spread_otherwise(runs, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'ways', [(ONE, SPREADS['row_wise']), (SPREADS['row_wise'], ONE)]
+  'ways', [(ONE, SPREADS['row_wise']), slow((SPREADS['row_wise'], ONE))]
 )
 def test_a_line_sums_up_steps_of_two_meshes(runs, tmp_path, monkeypatch, ways):
   """Taken away between two lines, after the checkpoint of step 4."""

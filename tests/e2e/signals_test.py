@@ -20,7 +20,7 @@ def test_sigterm_from_outside(commands, tmp_path):
   assert f'stopped by SIGTERM at step {steps[-1]} of {STEPS}' in said
   assert 'the same command continues' in said
   assert 'Traceback' not in said
-  status, said = commands.run(tmp_path)
+  status, said = commands.run_fork(tmp_path)
   assert status == 0
   assert f'continuing from the checkpoint of step {steps[-1]}' in said
   assert_same_run(tmp_path, commands.whole)
@@ -50,7 +50,7 @@ def test_ctrl_c(commands, tmp_path):
   )
   assert 'once more ends at once' in said and 'Traceback' not in said
   assert manifest.list_steps(tmp_path / 'checkpoints') == [4, 6]
-  assert commands.run(tmp_path)[0] == 0
+  assert commands.run_fork(tmp_path)[0] == 0
   assert_same_run(tmp_path, commands.whole)
 
 

@@ -31,6 +31,7 @@ from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop, results
 from tests.golden import kinds, machine
+from tests.marks import slow_but
 from tests.tolerances import assert_close
 from tests.train import tiny_run
 
@@ -146,7 +147,9 @@ def run_to_end(tmp_path_factory):
   return run
 
 
-@every_kind
+@pytest.mark.parametrize(
+  'name', slow_but(kinds.KINDS, [k for k in kinds.KINDS if 'mesh' not in k])
+)
 def test_continues_to_the_same_curve(run_to_end, name):
   found, wanted = tiny_run.curve(run_to_end(name)), expected(name)['curve']
   assert [row['step'] for row in found] == [row['step'] for row in wanted]

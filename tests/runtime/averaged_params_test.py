@@ -11,6 +11,7 @@ from genrec_jax.serve import weights as weights_lib
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
 from genrec_jax.weights import export, safetensors
+from tests.marks import slow
 from tests.train import tiny_run
 from tests.train.tiny_run import assert_same_bits, curve, train
 
@@ -136,7 +137,7 @@ def test_a_run_that_goes_on_has_the_same_bits(averaged, tmp_path):
   )
 
 
-@pytest.mark.parametrize('policy', ['', 'consecutive'])
+@pytest.mark.parametrize('policy', ['', slow('consecutive')])
 def test_a_mesh_averages_alike(averaged, tmp_path, policy):
   """Eight devices, parameters in shards; then on from one device's."""
   mesh = ('parallel.hosts=2', 'parallel.devices=4', 'parallel.dense=fsdp')

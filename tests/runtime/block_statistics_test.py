@@ -15,6 +15,7 @@ from genrec_jax.parallel import collectives
 from genrec_jax.runtime import step as step_lib
 from genrec_jax.runtime.mesh import MeshRuntime
 from tests.conformance.task_cases import pack_impressions, rank
+from tests.marks import slow_but
 
 BLOCKS, BATCH = 8, 16
 # Of eight blocks, a device has one, two or four.
@@ -47,7 +48,7 @@ def means_of(params) -> dict[str, np.ndarray]:
   return {name: x for name, x in named.items() if 'running' in name}
 
 
-@pytest.mark.parametrize('model', MESHES)
+@pytest.mark.parametrize('model', slow_but(MESHES, ('dnn', 'dcn')))
 def test_the_mesh_changes_no_bit(model):
   losses, params = trained(model, 1, 1, 'mesh_invariant')
   many, params_of_many = trained(model, *MESHES[model], 'mesh_invariant')

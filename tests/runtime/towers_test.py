@@ -22,6 +22,7 @@ from genrec_jax.features import ExpectedRead, Read, TableSpec
 from genrec_jax.parallel.cuts import Cut
 from genrec_jax.runtime.mesh import MeshRuntime
 from genrec_jax.runtime.single_device import SingleDeviceRuntime
+from tests.marks import slow
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.usefixtures('optax_promotes')
@@ -231,7 +232,7 @@ def mark_slow(cases, *quick):
   ]
 
 
-@pytest.mark.parametrize('mesh, scheme', mark_slow(PLACED, 0, 2, 3))
+@pytest.mark.parametrize('mesh, scheme', mark_slow(PLACED, 0, 3))
 def test_an_identity_changes_no_bit(scheme, mesh):
   flat = train(None, mesh, scheme, placed=IDENTITY)
   under = train(IDENTITY, mesh, scheme)
@@ -243,7 +244,7 @@ def test_an_identity_changes_no_bit(scheme, mesh):
   'options',
   [
     {'microbatches': 4},
-    {'pipeline': 'exact'},
+    slow({'pipeline': 'exact'}),
     {'pipeline': 'stale', 'microbatches': 4},
     {'replicas': 2, 'mesh': (2, 2)},
   ],

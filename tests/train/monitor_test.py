@@ -12,6 +12,7 @@ from genrec_jax.report.metric_writers import read_jsonl
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 from genrec_jax.train.monitor import parse_monitor
+from tests.marks import slow
 from tests.train import tiny_run
 
 CONFIG = str(
@@ -31,8 +32,8 @@ DIRECTIONS = {
   'monitor, distance',
   [
     ('auc', lambda m: -m['auc']),
-    ('logloss', lambda m: m['logloss']),
-    ('ne', lambda m: m['ne']),
+    slow('logloss', lambda m: m['logloss']),
+    slow('ne', lambda m: m['ne']),
     ('calibration', lambda m: abs(m['calibration'] - 1)),
     ('auc:1,logloss:-2', lambda m: 2 * m['logloss'] - m['auc']),
   ],
