@@ -16,6 +16,7 @@ for the reasons that its `known_as` names:
 - half below: microxcaling adds a half in float32, which rounds numbers just
   below a half up.
 - subnormal: ours are zeros, as XLA's are.
+- zeros: where the least number of a row is a zero, ours is not -0.
 """
 
 import os
@@ -193,6 +194,7 @@ def compare_bytes(tally, x, name, what, theirs) -> None:
     'not finite': ~np.isfinite(x).all(-1, keepdims=True),
     'subnormal': ((np.abs(x) < 2.0**-126) & (x != 0)).any(-1, keepdims=True)
     | (np.ptp(np.where(np.isfinite(x), x, 0), -1)[:, None] < 2.0**-117),
+    'zeros': (x.min(-1) == 0)[:, None] & np.signbit(x).any(-1, keepdims=True),
   }
   if what == 'back':
     back = split_parts(number_format, ours, x.shape[-1])

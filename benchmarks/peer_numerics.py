@@ -75,7 +75,9 @@ def compare_torchao(rows, out) -> None:
 
 
 def compare_fbgemm(rows, out) -> None:
-  import fbgemm_gpu  # noqa: F401: it loads the operators
+  import fbgemm_gpu
+
+  del fbgemm_gpu  # it loads the operators
   from fbgemm_gpu.triton.common import RoundingMode
   from fbgemm_gpu.triton.quantize_ref import py_quantize_mx4
 
