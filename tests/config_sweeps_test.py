@@ -90,6 +90,9 @@ def sweep_odd():
 
 def sweep_broken():
   return 1 / 0
+
+def sweep_ends():
+  raise SystemExit(3)
 """
 
 
@@ -112,6 +115,7 @@ def test_sweeps_of_a_config(config):
     ('none', 'has no sweep_none\\(\\); it has sweep, sweep_odd, sweep_broken'),
     ('odd', "yields 'seed', must yield dictionaries"),
     ('broken', 'line 15: ZeroDivisionError'),
+    ('ends', 'line 18: SystemExit: 3'),
   ],
 )
 def test_sweeps_that_are_none(config, name, message):
@@ -120,5 +124,5 @@ def test_sweeps_that_are_none(config, name, message):
 
 
 def test_a_config_without_sweeps():
-  with pytest.raises(ConfigError, match='has no sweep\\(\\); it has none'):
+  with pytest.raises(ConfigError, match='has no sweep\\(\\); .*so say what'):
     config_lib.load_sweep('quickstart')

@@ -120,7 +120,11 @@ def load_sweep(path: str, name: str = '', most: int = 10_000) -> list[dict]:
     if make is None:
       known = [n for n in vars(module) if n.split('_')[0] == 'sweep']
       known = [n for n in known if callable(getattr(module, n))]
-      there = f'it has {", ".join(known)}' if known else 'it has none'
+      there = (
+        f'it has {", ".join(known)}'
+        if known
+        else ('it defines no sweep, so say what varies: --set KEY=VALUE,VALUE')
+      )
       raise ConfigError(f'{file} has no {wanted}(); {there}')
     made = make()
     if not isinstance(made, Iterable) or isinstance(made, str | Mapping):
@@ -147,7 +151,7 @@ def _tell_faults(file: pathlib.Path) -> Iterator[None]:
     yield
   except ConfigError:
     raise
-  except Exception as error:
+  except (Exception, SystemExit) as error:  # sys.exit() in a config, too
     raise ConfigError(_explain_fault(file, error)) from error
 
 

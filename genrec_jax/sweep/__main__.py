@@ -13,11 +13,12 @@ with the same command, and its runs with it.
 """
 
 import argparse
+import functools
 import pathlib
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from genrec_jax import command_line, interruption, last_resort, provenance
 from genrec_jax.config.errors import ConfigError
@@ -57,18 +58,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     for variant in wanted:
       print(sweep.describe_command(variant))
     return interruption.DONE
+  # Before anything is written: what is refused leaves no sweep behind.
+  start = choose_backend(args)
   with record.lock_sweep(root):
     if is_new:
       command = shlex.join(['genrec', 'sweep', *argv])
       sweep = record.note_command(sweep, provenance.mask_secrets(command))
       record.write_sweep(sweep)
-    if args.backend == 'slurm':
-      return submit_array(args, sweep, wanted)
-    if args.backend == 'xm':
-      from genrec_jax.sweep import xm
+    return start(sweep, wanted)
 
-      return xm.launch_sweep(sweep, wanted, args)
-    return run_here(args, sweep, wanted)
+
+def choose_backend(
+  args: argparse.Namespace,
+) -> Callable[[record.Sweep, list[Variant]], int]:
+  """What starts the runs of a sweep, its options being checked."""
+  if args.backend == 'slurm':
+    slurm.check_flags(args)
+    return functools.partial(submit_array, args)
+  if args.backend == 'xm':
+    from genrec_jax.sweep import xm
+
+    return functools.partial(xm.launch_sweep, args=args)
+  return functools.partial(run_here, read_options(args))
 
 
 def find_sweep(
@@ -95,6 +106,11 @@ def find_sweep(
     config = args.what if is_config else config
     root = root if is_config else pathlib.Path(args.what)
   if root is None:
+    if args.what and not args.set and not args.sweep:
+      raise ConfigError(
+        f'{args.what} is no directory, so not that of a sweep to go on with; '
+        f'a new sweep of a config needs --workdir=DIRECTORY'
+      )
     raise ConfigError('--workdir is missing, a directory for the sweep')
   root = root.absolute()
   names = [name for text in args.sweep for name in text.split(',')]
@@ -122,10 +138,8 @@ def find_sweep(
   return root, sweep, list(sweep.variants), False
 
 
-def run_here(
-  args: argparse.Namespace, sweep: record.Sweep, wanted: list[Variant]
-) -> int:
-  """Runs variants on this machine and collects what they have found."""
+def read_options(args: argparse.Namespace) -> local.LocalOptions:
+  """How runs are started on this machine."""
   for name, value in vars(args).items():
     if name.startswith(('sbatch', 'xm_')) and value != PARSER.get_default(name):
       backend = 'slurm' if name == 'sbatch' else 'xm'
@@ -134,7 +148,7 @@ def run_here(
         'leave one of them out'
       )
   jobs, threads, gpus = local.choose_jobs(args.jobs, args.threads, args.gpus)
-  options = local.LocalOptions(
+  return local.LocalOptions(
     jobs=jobs,
     bounds=Bounds(threads, args.memory_gb),
     gpus=gpus,
@@ -143,6 +157,13 @@ def run_here(
     revive=args.revive,
     grace_s=args.grace_s,
   )
+
+
+def run_here(
+  options: local.LocalOptions, sweep: record.Sweep, wanted: list[Variant]
+) -> int:
+  """Runs variants on this machine and collects what they have found."""
+  jobs, threads = options.jobs, options.bounds.threads
   others = len(sweep.variants) - len(wanted)
   with live_table.LiveTable() as table:
     table.say(
@@ -167,7 +188,6 @@ def submit_array(
   args: argparse.Namespace, sweep: record.Sweep, wanted: list[Variant]
 ) -> int:
   """Hands the variants that nobody has done or runs to Slurm."""
-  slurm.check_flags(args)
   left, words = slurm.choose_variants(sweep, wanted)
   if words:
     print(words)

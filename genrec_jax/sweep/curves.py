@@ -73,7 +73,8 @@ class CurveReader:
     try:
       row = json.loads(line)
       step = int(row['step'])
-    except (ValueError, KeyError, TypeError):  # half a line of a killed run
+    # Half a line of a killed run, or one that no run has written.
+    except (ValueError, KeyError, TypeError, OverflowError):
       return
     if step < self._last:  # a run that was resumed measures again
       self._found = {s: v for s, v in self._found.items() if s < step}

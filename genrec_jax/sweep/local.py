@@ -174,7 +174,7 @@ class Launcher:
     """Says how a try ended, and queues another one if there is to be one."""
     state = note.state
     # The file decides, whatever the status is.
-    if (self._sweep.workdir(variant) / 'report.json').exists():
+    if notes.is_whole(self._sweep.workdir(variant) / 'report.json'):
       state = notes.DONE
     elif state == notes.DONE:
       state = notes.FAILED

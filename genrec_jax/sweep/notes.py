@@ -141,13 +141,24 @@ def find_state(sweep: Sweep, variant: Variant) -> tuple[str, Note]:
   workdir = sweep.workdir(variant)
   if is_alive(note, sweep.log(variant)):
     return RUNNING, note
-  if (workdir / 'report.json').exists():
+  if is_whole(workdir / 'report.json'):
     return DONE, note
   if note.state in (FAILED, BAD, STOPPED):
     return note.state, note
   if note.state == RUNNING or list_traces(workdir):
     return STOPPED, note
   return WAITING, note
+
+
+def is_whole(report: pathlib.Path) -> bool:
+  """Whether a report is there to its end; it is written at once."""
+  try:
+    with open(report, 'rb') as file:
+      size = file.seek(0, os.SEEK_END)
+      file.seek(max(size - 16, 0))
+      return file.read().rstrip().endswith(b'}')
+  except OSError:
+    return False
 
 
 def _name_job() -> str:

@@ -189,6 +189,9 @@ def test_a_curve_is_read_in_pieces(tmp_path):
     file.write('dcg@10": 0.6}\n{"step": 3, "train/loss": 1}\n')
   curve = reader.read()
   assert (curve.steps, curve.values, curve.last_step) == ((1, 2), (0.5, 0.6), 3)
+  with open(path, 'a') as file:  # nothing that a run writes
+    file.write('{"step": 1e999}\n{"step": "<b>"}\n[]\n')
+  assert reader.read() == curve
   with open(path, 'a') as file:  # a run that went back
     file.write('{"step": 2, "valid/ndcg@10": 0.7}\n')
   assert reader.read().values == (0.5, 0.7)

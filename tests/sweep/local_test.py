@@ -94,6 +94,17 @@ def test_the_file_decides_whether_a_run_is_done(make_sweep, launch):
   assert counts == {'failed': 1} and 'ended without a report' in text
 
 
+def test_half_a_report_is_none(make_sweep, launch):
+  sweep, (variant,) = make_sweep('seed=0')
+  assert launch(sweep, [variant])[0] == {'done': 1}
+  report = sweep.workdir(variant) / 'report.json'
+  whole = report.read_bytes()
+  report.write_bytes(whole[: len(whole) // 2])
+  assert notes.find_state(sweep, variant)[0] == notes.STOPPED
+  assert launch(sweep, [variant])[0] == {'done': 1}
+  assert report.read_bytes() == whole
+
+
 def test_a_run_that_is_killed_says_so_with_its_peak(make_sweep, launch):
   sweep, wanted = make_sweep('data.path=dies')
   counts, text = launch(sweep, wanted)

@@ -137,7 +137,7 @@ def test_what_waits_or_runs_is_left_out(cluster, make_sweep, monkeypatch):
     '7_0|COMPLETED\n7_1|RUNNING\n7_2|PENDING\n7_3|REQUEUE_HOLD\n'
   )
   sweep.workdir(wanted[4]).mkdir()
-  (sweep.workdir(wanted[4]) / 'report.json').touch()
+  (sweep.workdir(wanted[4]) / 'report.json').write_text('{}')
   left, words = slurm.choose_variants(sweep, wanted)
   assert [v.number for v in left] == [0, 5]  # 0 has no report
   assert words == (

@@ -114,6 +114,19 @@ def test_flags_of_other_backends(flag, tmp_path):
     main([*words, flag])
 
 
+def test_what_is_refused_leaves_no_sweep_behind(tmp_path):
+  words = ['quickstart:smoke', f'--workdir={tmp_path}/x', '--set', 'seed=1']
+  for flag in ('--jobs=0', '--retries=-1', '--grace_s=-1'):
+    with pytest.raises(ConfigError, match='must be at least'):
+      main([*words, flag])
+  assert not (tmp_path / 'x').exists()
+
+
+def test_a_directory_that_is_not_there():
+  with pytest.raises(ConfigError, match='nowhere is no directory, so not that'):
+    main(['nowhere'])
+
+
 @pytest.mark.parametrize(
   'variants_of, message',
   [
