@@ -80,7 +80,9 @@ def measure_formats(vectors: np.ndarray) -> list[dict]:
       if not f.exponent_bits and not mode:
         row |= measure_bound(f)
       rows.append(row)
-  for name in ('fp8', 'int8', 'fbgemm_int4', 'fbgemm_int2', 'fbgemm_mx4'):
+  for name in (
+    'bfloat16', 'fp8', 'int8', 'fbgemm_int4', 'fbgemm_int2', 'fbgemm_mx4',
+  ):  # fmt: skip
     written = FORMATS[name]
     back = written.decode(written.encode(vectors), LENGTH)
     rows.append({
@@ -208,8 +210,16 @@ def draw(rows: list[Mapping]) -> str:
     'rows of the exchange': lambda r: 'by rows' in r['case'],
   }
   for i, (name, choose) in enumerate(kinds.items()):
+    points = scatter(rows, choose)
+    # Whiskers of no length: large dots.
     series.append(
-      charts.Series(name, scatter(rows, choose), chart_files.pick_color(i))
+      charts.Series(
+        name,
+        points,
+        chart_files.pick_color(i),
+        band=[(x, y, y) for x, y in points if y == y],
+        whiskers=True,
+      )
     )
   return chart_files.draw_file([
     charts.Chart(
@@ -224,7 +234,7 @@ def draw(rows: list[Mapping]) -> str:
 def scatter(rows, choose) -> list[tuple[float, float]]:
   """Points that no line joins."""
   points = []
-  for row in rows:
+  for row in sorted(rows, key=lambda row: row['mean_bits']):
     if choose(row):
       x = row['mean_bits']
       points += [(x, row['qsnr_db']), (x, float('nan'))]
