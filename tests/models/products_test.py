@@ -157,8 +157,8 @@ def test_every_site_is_multiplied_by_and_by_its_product(name):
   assert seen.keys() == declared
   for names, place in zip(model.outer_sites, (0, len(seen) - 1)):
     named = next(name for name in names if name in declared)
-    # Whatever is beside it, such as a gate, may come before or after.
-    assert abs(seen[named] - place) <= 1
+    # Branches beside it, such as a gate, may come before or after.
+    assert abs(seen[named] - place) <= 2
 
 
 @pytest.mark.parametrize('name', CASES)
