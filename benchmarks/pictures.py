@@ -13,6 +13,7 @@ from benchmarks import (
   check_n_run,
   dmt_picture,
   gr_scaling,
+  qsnr,
   quality_vs_cost,
   result,
   scaling_law,
@@ -25,6 +26,7 @@ PICTURES = {
   'check_n_run': check_n_run.draw,
   'dmt_speedup': dmt_picture.draw,
   'gr_scaling': gr_scaling.draw,
+  'qsnr': qsnr.draw,
   'quality_vs_cost': quality_vs_cost.draw,
   'scaling_law': scaling_law.draw,
 }

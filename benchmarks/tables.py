@@ -23,6 +23,7 @@ from benchmarks.tables_dmt import DMT
 from benchmarks.tables_generative import GENERATIVE
 from benchmarks.tables_launching import LAUNCHING
 from benchmarks.tables_meaning import MEANING
+from benchmarks.tables_numerics import NUMERICS
 from benchmarks.tables_ranking import RANKING
 from benchmarks.tables_requests import REQUESTS
 from benchmarks.tables_robustness import ROBUSTNESS
@@ -353,6 +354,7 @@ TABLES = {
   **GENERATIVE,
   **DMT,
   **LAUNCHING,
+  **NUMERICS,
 }
 
 _MARKED = re.compile(

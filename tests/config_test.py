@@ -222,7 +222,7 @@ def test_a_section_is_no_key(config):
     ('eval.ks=5', (5,)),
     ('eval.splits=test', ('test',)),
     (
-      "numerics.products=(('.*/kernel', 'bfloat16'),)",
+      "numerics.policy=(('.*/kernel', 'bfloat16'),)",
       (('.*/kernel', 'bfloat16'),),
     ),
     ('eval.splits=valid,test', ('valid', 'test')),
@@ -306,9 +306,9 @@ def test_a_config_of_before_a_section_was_added_has_its_default(tmp_path, kind):
   (tmp_path / 'config.json').write_text(json.dumps(saved))
   assert set(config_lib.read_config(tmp_path / 'config.json')) == set(config)
   assert config_lib.describe_differences(saved, config) == []
-  config.numerics.products = (('.*', 'bfloat16'),)
+  config.numerics.policy = (('.*', 'bfloat16'),)
   assert config_lib.describe_differences(saved, config) == [
-    "numerics.products: saved [] (the default), now [['.*', 'bfloat16']]"
+    "numerics.policy: saved [] (the default), now [['.*', 'bfloat16']]"
   ]
 
 

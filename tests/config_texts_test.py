@@ -11,7 +11,7 @@ from genrec_jax.config.key_rules import find_rule
 from genrec_jax.config.loading import find_fault, parse_value, quote_value
 from genrec_jax.config.overrides import apply_overrides
 from genrec_jax.config.tables import table_settings
-from genrec_jax.numerics import products
+from genrec_jax.numerics import policy
 
 LONG = 5000
 SUM = '+'.join(['1'] * LONG)
@@ -32,7 +32,7 @@ KEYS = (  # of each type, and all that take more than a number or a word
   'seed', 'optimizer.learning_rate', 'train.shuffle', 'train.monitor',
   'data.min_rating', 'data.stream.idle_s', 'data.path', 'data.extras.a',
   'eval.ks', 'eval.splits', 'eval.filter_seen', 'split.holdout', 'tables',
-  'optimizer.groups', 'numerics.products', 'parallel.rules',
+  'optimizer.groups', 'numerics.policy', 'parallel.rules',
   'train.profile_steps', 'model.alpha', 'model.implementation', 'loss.chunk',
   'split.valid_from', 'checkpoint.bits',
 )  # fmt: skip
@@ -134,7 +134,7 @@ def test_pairs_that_are_none_are_told_in_short(value):
     table_settings(config)
   assert len(str(error.value)) < 400
   with pytest.raises(ValueError, match='it must hold pairs') as error:
-    products.check_rule(value)
+    policy.check_rule(value)
   assert len(str(error.value)) < 400
 
 

@@ -23,6 +23,11 @@ FORMER = {
   'data.table_dtype': ('bfloat16', 'optimizer.rows.dtype', 'bfloat16'),
   'data.table_update': ('adam', 'optimizer.rows.name', 'adam'),
   'eval.parts': (('test',), 'eval.splits', ('test',)),
+  'numerics.products': (
+    (('.*', 'bfloat16'),),
+    'numerics.policy',
+    (('.*', 'bfloat16'),),
+  ),
   'optimizer.row_learning_rate': (0.5, 'optimizer.rows.learning_rate', 0.5),
   'optimizer.row_schedule': ('linear', 'optimizer.rows.schedule', 'linear'),
   'parallel.accumulate': (4, 'parallel.microbatches', 4),

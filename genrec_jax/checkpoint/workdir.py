@@ -17,7 +17,7 @@ from genrec_jax.parallel import job
 
 LOG = logging.getLogger('genrec_jax')
 # What is evaluated, and how, does not change the weights either.
-FREE_AFTER_TRAINING = (*FREE_KEYS, 'eval', 'train.monitor')
+FREE_AFTER_TRAINING = (*FREE_KEYS, 'eval', 'numerics', 'train.monitor')
 # Where a process finds its data may differ between hosts.
 FREE_OF_PROCESSES = ('data.path', 'data.cache', 'compile_cache')
 

@@ -111,7 +111,7 @@ SHARED = {
   'checkpoint.publish.keep': whole(1),
   'compile_cache.directory': TEXT,
   'compile_cache.max_gb': ZERO_OR_MORE,
-  'numerics.products': PAIRS,
+  'numerics.policy': PAIRS,
   'parallel.replicas': whole(1, 2**16),
   'parallel.hosts': whole(1, 2**16),
   'parallel.devices': whole(0, 2**16),

@@ -25,6 +25,7 @@ RENAMED: dict[str, tuple[str, dict[str, str], str]] = {
   'data.table_dtype': ('optimizer.rows.dtype', {}, '0.2.0'),
   'data.table_update': ('optimizer.rows.name', {}, '0.2.0'),
   'eval.parts': ('eval.splits', {}, '0.2.0'),
+  'numerics.products': ('numerics.policy', {}, '0.2.0'),
   'optimizer.row_learning_rate': ('optimizer.rows.learning_rate', {}, '0.2.0'),
   'optimizer.row_schedule': ('optimizer.rows.schedule', {}, '0.2.0'),
   'parallel.accumulate': ('parallel.microbatches', {}, '0.2.0'),

@@ -205,10 +205,11 @@ def numerics() -> ConfigDict:
   return ConfigDict(
     dict(
       # (regex of a weight's path, name of a product) pairs: how activations are
-      # multiplied with the weights whose paths match. Weights that none matches
-      # have the product 'default'; see
-      # docs/training.md#the-precision-of-single-weights.
-      products=(),
+      # multiplied with the weights whose paths match, the first match counts.
+      # Every weight needs one; '.*' stands for all others but small ones and
+      # those of the first and the last layer, which have 'bfloat16'. () leaves
+      # every product as it is. See docs/numerics.md.
+      policy=(),
     )
   )
 

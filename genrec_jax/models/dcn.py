@@ -86,6 +86,15 @@ class DCN(fields.Ranker):
   """Cross layers and a deep part."""
 
   Config = Config
+  outer_sites = (
+    (
+      'fields/bottom/linear_0/kernel',
+      'cross_0/linear/kernel',
+      'cross_0/v/kernel',
+      'cross_0/v',
+    ),
+    ('out/kernel',),
+  )
 
   def __init__(
     self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs

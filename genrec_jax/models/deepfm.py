@@ -22,6 +22,7 @@ class DeepFM(fm.FM):
   """FM and MLP over the same vectors."""
 
   Config = Config
+  outer_sites = ('mlp/linear_0/kernel',), ('mlp/out/kernel',)
 
   def __init__(
     self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs

@@ -35,6 +35,10 @@ class DLRM(fields.Ranker):
   """Bottom MLP, interaction, top MLP."""
 
   Config = Config
+  outer_sites = (
+    ('bottom/linear_0/kernel', 'top/linear_0/kernel'),
+    ('top/out/kernel',),
+  )
 
   def __init__(
     self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs

@@ -24,6 +24,7 @@ class DNN(fields.Ranker):
   """Vectors -> MLP -> logits."""
 
   Config = Config
+  outer_sites = ('mlp/linear_0/kernel',), ('mlp/out/kernel',)
 
   def __init__(
     self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs

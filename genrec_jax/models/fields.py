@@ -45,6 +45,8 @@ class Ranker(nnx.Module):
   Attributes:
     linear: whether it wants first-order weights of the values.
     widths: (config, features) -> width of the table of each feature with one.
+    outer_sites: names of the weights of the first layer and of the last one,
+      see `products.assign_products`.
     number_weights: regex of the paths of parameters that make vectors or terms
       of single numbers, as tables do of values: FuxiCTR counts them among the
       embeddings.
@@ -52,6 +54,7 @@ class Ranker(nnx.Module):
 
   linear = False
   widths = staticmethod(same_width)
+  outer_sites: tuple[tuple[str, ...], ...] = ()
   number_weights = 'fields/kernel'
 
 

@@ -118,6 +118,10 @@ class FinalMLP(fields.Ranker):
   """Two gated streams and their fusion."""
 
   Config = Config
+  outer_sites = (
+    ('select_1/gate/linear_0/kernel', 'stream_1/linear_0/kernel'),
+    ('fusion/second/kernel',),
+  )
   widths = staticmethod(widths)
   number_weights = r'(fields|select_\d)/kernel'
 

@@ -283,6 +283,12 @@ class HSTU(nnx.Module):
     )
     layers.stack_blocks(self, Block, config, rngs)
 
+  @property
+  def outer_sites(self) -> tuple[tuple[str, ...], ...]:
+    """The first and the last product, see `products.assign_products`."""
+    last = f'layer_{self.config.blocks - 1}/output/kernel'
+    return ('layer_0/uvqk/kernel',), (last,)
+
   def __call__(self, rows: jax.Array, events: Jagged, key=None) -> jax.Array:
     """Encodes a batch.
 

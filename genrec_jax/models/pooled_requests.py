@@ -143,6 +143,14 @@ class PooledRanker(nnx.Module):
     self.ranker = ranker(ranker_config, features, len(spec.labels), rngs)
     self.list_reads()  # complains of what does not fit together
 
+  @property
+  def outer_sites(self) -> tuple[tuple[str, ...], ...]:
+    """The first and the last product, see `products.assign_products`."""
+    return tuple(
+      tuple(f'ranker/{name}' for name in names)
+      for names in self.ranker.outer_sites
+    )
+
   def _widths(self) -> dict[str, int]:
     features = make_features(self.config, self.spec)
     return self.ranker.widths(self.ranker_config, features)

@@ -103,6 +103,12 @@ class SASRec(nnx.Module):
       else None
     )
 
+  @property
+  def outer_sites(self) -> tuple[tuple[str, ...], ...]:
+    """The first and the last product, see `products.assign_products`."""
+    last = f'layer_{self.config.blocks - 1}'
+    return ('layer_0/query/kernel',), (f'{last}/out/kernel',)
+
   def __call__(self, rows: jax.Array, events: Jagged, key=None) -> jax.Array:
     """Encodes a batch; arguments and result as `hstu.HSTU`."""
     c = self.config

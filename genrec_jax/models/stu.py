@@ -92,6 +92,15 @@ class STU(nnx.Module):
     self.tower = SwishMLP(width, c.head_hidden, c.dim, rngs=rngs)
     self.head = MultitaskHead(c, spec, rngs)
 
+  @property
+  def outer_sites(self) -> tuple[tuple[str, ...], ...]:
+    """The first and the last product, see `products.assign_products`."""
+    first = ('compress', 'below')
+    return (
+      tuple(f'tokens/content/{name}/kernel' for name in first),
+      ('head/net/above/kernel',),
+    )
+
   def list_reads(self) -> dict[str, RequestRead]:
     """What `rows` must hold, by name."""
     return list_reads(self.config, self.spec)

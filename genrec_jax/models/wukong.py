@@ -263,6 +263,15 @@ class Wukong(fields.Ranker):
   """Embedding, layers, top MLP."""
 
   Config = Config
+  outer_sites = (
+    (
+      'embedding/group/linear_0/kernel',
+      'embedding/bottom/linear_0/kernel',
+      'layer_0/fmb/attention/compress/kernel',
+      'layer_0/fmb/mlp/linear_0/kernel',
+    ),
+    ('top/out/kernel',),
+  )
   widths = staticmethod(widths)
 
   def __init__(

@@ -7,10 +7,13 @@ three bytes.
 """
 
 import math
+import types
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+Array = Any  # of NumPy or of JAX
 BITS = (2, 3, 4, 8)
 
 
@@ -22,6 +25,59 @@ def packed_bytes(dim: int, bits: int) -> int:
   """
   check_bits(bits)
   return -(-dim * bits // 8)
+
+
+def pack_elements(codes: Array, bits: int, xp: types.ModuleType = np) -> Array:
+  """Packs the last axis, in NumPy or in a program.
+
+  `pack_codes` gives the same bytes and is faster, in NumPy.
+
+  >>> pack_elements(np.array([1, 2, 3, 0], np.uint8), bits=2).tolist()
+  [57]
+
+  Args:
+    codes: `[..., D]` uint8, each below `2**bits`.
+    bits: 1, 2, 3, 4 or 6, whose elements fill three bytes or fewer; or 8.
+    xp: `numpy` or `jax.numpy`.
+
+  Returns:
+    `[..., ceil(D * bits / 8)]` uint8.
+  """
+  if bits == 8:
+    return codes
+  elements, bytes_ = _count_group(bits)
+  dim = codes.shape[-1]
+  missing = -dim % elements
+  if missing:
+    codes = xp.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, missing)])
+  groups = codes.reshape(*codes.shape[:-1], -1, elements).astype(np.uint32)
+  word = groups[..., 0]
+  for element in range(1, elements):
+    word = word | (groups[..., element] << np.uint32(bits * element))
+  packed = [(word >> np.uint32(8 * b)) & np.uint32(255) for b in range(bytes_)]
+  packed = xp.stack(packed, -1).astype(np.uint8)
+  packed = packed.reshape(*packed.shape[:-2], -1)
+  return packed[..., : -(-dim * bits // 8)]
+
+
+def unpack_elements(
+  packed: Array, dim: int, bits: int, xp: types.ModuleType = np
+) -> Array:
+  """The inverse of `pack_elements`: `[..., dim]` uint8."""
+  if bits == 8:
+    return packed
+  elements, bytes_ = _count_group(bits)
+  missing = -packed.shape[-1] % bytes_
+  if missing:
+    packed = xp.pad(packed, [(0, 0)] * (packed.ndim - 1) + [(0, missing)])
+  groups = packed.reshape(*packed.shape[:-1], -1, bytes_).astype(np.uint32)
+  word = groups[..., 0]
+  for byte in range(1, bytes_):
+    word = word | (groups[..., byte] << np.uint32(8 * byte))
+  most = np.uint32(2**bits - 1)
+  codes = [(word >> np.uint32(bits * e)) & most for e in range(elements)]
+  codes = xp.stack(codes, -1).astype(np.uint8)
+  return codes.reshape(*codes.shape[:-2], -1)[..., :dim]
 
 
 def check_bits(bits: int) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from genrec_jax.numerics import casts, even_levels, row_kmeans
+from genrec_jax.numerics import casts, even_levels, fused_rows, row_kmeans
 from genrec_jax.numerics.number_format import NumberFormat
 
 Formats = Mapping[str, NumberFormat]
@@ -46,6 +46,17 @@ FORMATS: dict[str, NumberFormat] = {
   'kmeans2': row_kmeans.kmeans(2),
   'kmeans3': row_kmeans.kmeans(3),
   'kmeans4': row_kmeans.kmeans(4),
+  # FBGEMM's, but for those in which NaN would become a number.
+  **{
+    name: fused_rows.FUSED_ROWS[name]
+    for name in (
+      'fbgemm_int8',
+      'fbgemm_int4',
+      'fbgemm_int2',
+      'fbgemm_fp8',
+      'fbgemm_mx4',
+    )
+  },
 }
 
 

@@ -24,20 +24,19 @@ elementwise ones (norms, biases, `fields.embed_numbers`) have no site.
 import dataclasses
 import functools
 import inspect
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from genrec_jax.config.loading import quote_value
+from genrec_jax.numerics import block_products
+from genrec_jax.numerics.einsum import multiply_as_bfloat16, split_spec
+from genrec_jax.numerics.policy import Rules, choose_products
 
 # (activations, weight, spec=..., site=...) -> the product, in the dtype of the
 # activations. `site` is the name, for those that keep records by site.
 Product = Callable[..., jax.Array]
-Rules = Iterable[tuple[str, str]]  # ordered (regex of a site, product)
-
 SUFFIX = '_site'  # after the name of a weight: the attribute of its site
 
 
@@ -102,24 +101,13 @@ _multiply_in_bfloat16.defvjp(_forward_bfloat16, _backward_bfloat16)
 def _round_and_multiply(spec, left, right):
   # XLA may drop a cast to fewer bits and back; it keeps `reduce_precision`.
   left, right = (jax.lax.reduce_precision(a, 8, 7) for a in (left, right))
-
-  def multiply_as(dtype, left, right):
-    left, right = left.astype(dtype), right.astype(dtype)
-    return jnp.einsum(spec, left, right, preferred_element_type=jnp.float32)
-
-  # The product of two bfloat16 numbers is a float32 number, so that both are
-  # the same; XLA has not every product of bfloat16 matrices on a CPU.
-  return jax.lax.platform_dependent(
-    left,
-    right,
-    cpu=functools.partial(multiply_as, jnp.float32),
-    default=functools.partial(multiply_as, jnp.bfloat16),
-  )
+  return multiply_as_bfloat16(spec, left, right)
 
 
 PRODUCTS: Mapping[str, Product] = {
   'default': multiply_in_dtype,
   'bfloat16': multiply_in_bfloat16,
+  **block_products.RECIPES,
 }
 
 
@@ -137,19 +125,6 @@ class Site:
   name: str = ''
   product: str = 'default'
   function: Product = dataclasses.field(default=multiply_in_dtype, repr=False)
-
-
-def split_spec(spec: str) -> tuple[str, str, str]:
-  """Axes of the activations, of the weight and of the result.
-
-  An axis that both operands have and the result has not is summed over.
-
-  >>> split_spec('bi,io->bo')
-  ('bi', 'io', 'bo')
-  """
-  operands, _, out = spec.partition('->')
-  left, _, right = operands.partition(',')
-  return left, right, out
 
 
 def dot(
@@ -197,23 +172,31 @@ def assign_products(
   {'kernel': Site(name='kernel', product='bfloat16')}
 
   Args:
-    model: the whole model; paths start at it.
-    rules: ordered (regex, product); the first regex that matches the whole name
-      of a site counts. Sites without one have the product 'default'.
+    model: the whole model; paths start at it. Its attribute `outer_sites`, if
+      it has one, names the weights of its first and of its last layer, in two
+      tuples: of each, the first name that there is counts.
+    rules: ordered (regex, product), see policy.py; () leaves every product as
+      it is.
     extra: further products by name, beside `PRODUCTS`.
 
   Returns:
     The model itself.
 
   Raises:
-    ValueError: for a rule without a site, a product that does not exist or
-      exists twice, or a weight without a path of its own.
+    ValueError: for a rule without a site or a site without a rule, a product
+      that does not exist or exists twice, or a weight without a path of its
+      own.
   """
   known = _add_products(extra or {})
   declared = _declared_sites(model)
-  chosen = _choose_products(list(rules), list(declared), known)
+  shapes = {
+    name: getattr(module, attribute.removesuffix(SUFFIX)).shape
+    for name, (module, attribute) in declared.items()
+  }
+  outer = getattr(model, 'outer_sites', ())
+  chosen = choose_products(list(rules), shapes, outer, known)
   for name, (module, attribute) in declared.items():
-    product = chosen.get(name, 'default')
+    product = chosen[name]
     # On the module, where it hides that of the class: the class is shared by
     # other models.
     setattr(module, attribute, Site(name, product, known[product]))
@@ -269,51 +252,3 @@ def _add_products(extra: Mapping[str, Product]) -> dict[str, Product]:
         f'a product {name!r} exists already; give yours another name'
       )
   return {**PRODUCTS, **extra}
-
-
-def _choose_products(rules: list, names: list[str], known) -> dict[str, str]:
-  """Site -> product, for the sites that a rule decides."""
-  chosen = {}
-  listed = ', '.join(names) or 'none: this model multiplies by no weight'
-  for rule in rules:
-    pattern, product = check_rule(rule)
-    if product not in known:
-      raise ValueError(
-        f'numerics.products has the product {product!r} for {pattern.pattern!r}'
-        f'; products are {", ".join(known)}'
-      )
-    matched = [name for name in names if pattern.fullmatch(name)]
-    if not matched:
-      raise ValueError(
-        f'numerics.products has the pattern {pattern.pattern!r}, which matches '
-        f'no product weight as a whole; they are {listed}'
-      )
-    # A rule that decides nothing is a mistake, and silence would hide it.
-    if all(name in chosen for name in matched):
-      raise ValueError(
-        f'numerics.products: patterns in front of {pattern.pattern!r} decide '
-        'all that it matches, and the first match counts; move it to the front'
-      )
-    chosen = dict.fromkeys(matched, product) | chosen
-  return chosen
-
-
-def check_rule(rule) -> tuple[re.Pattern, str]:
-  """The pattern and the product of an entry of `numerics.products`.
-
-  Raises:
-    ValueError: it is no such pair, or the pattern is no regex.
-  """
-  # A pair of words without the outer brackets reads as two rules.
-  if not isinstance(rule, tuple | list) or len(rule) != 2:
-    raise ValueError(
-      f'numerics.products holds {quote_value(rule)}; it must hold pairs '
-      "(pattern, product), such as (('layer_0/.*', 'bfloat16'),)"
-    )
-  pattern, product = rule
-  try:
-    return re.compile(pattern), product
-  except (TypeError, re.error) as e:
-    raise ValueError(
-      f'numerics.products has {quote_value(pattern)}, which is not a regex: {e}'
-    ) from None

@@ -70,7 +70,7 @@ class Ranking:
     table_dtype: str = 'float32',
     init_std: float = 1e-4,
     settings: TableSettings = TableSettings(),
-    products: Rules = (),
+    policy: Rules = (),
     extra_products: Mapping[str, Product] | None = None,
     towers: Sequence[Sequence[str]] = (),
   ):
@@ -86,7 +86,7 @@ class Ranking:
       table_dtype: of the tables' rows.
       init_std: deviation of the tables' initialiser.
       settings: of some tables, in place of these three.
-      products: (regex of a weight, product) pairs, see `numerics.products`.
+      policy: (regex of a weight, product) pairs, see `numerics.products`.
       extra_products: further products by name.
       towers: the features of each tower under the model, see `models.dmt`; ()
         for none.
@@ -121,7 +121,7 @@ class Ranking:
           raise ValueError(
             f'features that share table {name!r} must have the same width'
           )
-    self.products, self._extra_products = tuple(products), extra_products
+    self.policy, self._extra_products = tuple(policy), extra_products
     model, tower, self.sites = self._build_shapes()
     self.graphdef = nnx.graphdef(model)
     self.param_l2 = self._find_l2(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
@@ -216,7 +216,7 @@ class Ranking:
       # A part of the model while products are assigned, so that the rules of a
       # config name its weights as `towers/...`.
       model.towers = dmt.make_module(self.model_config, self._sizes, rngs)
-    assign_products(model, self.products, self._extra_products)
+    assign_products(model, self.policy, self._extra_products)
     if self._sizes is not None:
       tower = model.towers
       del model.towers

@@ -83,7 +83,7 @@ class RequestRanking:
     table_dtype: str = 'float32',
     init_std: float = 0.02,
     settings: TableSettings = TableSettings(),
-    products: Rules = (),
+    policy: Rules = (),
     extra_products: Mapping[str, Product] | None = None,
   ):
     """Checks that the parts fit together.
@@ -99,7 +99,7 @@ class RequestRanking:
       table_dtype: of the tables' rows.
       init_std: deviation of the tables' initialiser.
       settings: of some tables, in place of these three.
-      products: (regex of a weight, product) pairs, see `numerics.products`.
+      policy: (regex of a weight, product) pairs, see `numerics.products`.
       extra_products: further products by name.
     """
     self._model = RequestModel.from_fields(
@@ -123,7 +123,7 @@ class RequestRanking:
         f'{len(self.labels)} labels ({", ".join(self.labels)})'
       )
     self._task_weights = tuple(weights)
-    self.products, self._extra_products = tuple(products), extra_products
+    self.policy, self._extra_products = tuple(policy), extra_products
     model = nnx.eval_shape(self._build_model)
     self.graphdef, self.sites = nnx.graphdef(model), find_sites(model)
     self._wanted = model.list_reads()
@@ -167,7 +167,7 @@ class RequestRanking:
   def _build_model(self, key=None) -> nnx.Module:
     rngs = nnx.Rngs(0 if key is None else key)
     model = self._model.build(self.spec, rngs)
-    return assign_products(model, self.products, self._extra_products)
+    return assign_products(model, self.policy, self._extra_products)
 
   def tables(self) -> dict[str, TableSpec]:
     return self._tables

@@ -64,7 +64,7 @@ class Retrieval:
     table_dtype: str = 'float32',
     init_std: float = 0.02,
     settings: TableSettings = TableSettings(),
-    products: Rules = (),
+    policy: Rules = (),
     extra_products: Mapping[str, Product] | None = None,
   ):
     """Builds the task.
@@ -80,7 +80,7 @@ class Retrieval:
       table_dtype: of its rows; 'float32' where optax updates them.
       init_std: deviation of the table's initialiser.
       settings: of the table, in place of these three.
-      products: (regex of a weight, product) pairs, see `numerics.products`.
+      policy: (regex of a weight, product) pairs, see `numerics.products`.
       extra_products: further products by name.
     """
     self._model = MODELS[model_name]
@@ -112,7 +112,7 @@ class Retrieval:
         raise ValueError('loss.logq needs the item counts of the training data')
       shares = np.maximum(item_counts, 0.5) / max(1, item_counts.sum())
       self._shares = shares.astype(np.float32)
-    self.products, self._extra_products = tuple(products), extra_products
+    self.policy, self._extra_products = tuple(policy), extra_products
     model = nnx.eval_shape(self._build_model)
     self.graphdef, self.sites = nnx.graphdef(model), find_sites(model)
 
@@ -146,7 +146,7 @@ class Retrieval:
   def _build_model(self, key=None) -> nnx.Module:
     rngs = nnx.Rngs(0 if key is None else key)
     model = self._model(self.model_config, rngs)
-    return assign_products(model, self.products, self._extra_products)
+    return assign_products(model, self.policy, self._extra_products)
 
   def tables(self) -> dict[str, TableSpec]:
     return {ITEMS: self.table}

@@ -16,6 +16,6 @@ def task_settings(config, extensions: Extensions | None = None) -> dict:
     'table_dtype': config.optimizer.rows.dtype,
     'init_std': config.data.init_std,
     'settings': config_lib.table_settings(config),
-    'products': config.numerics.products,
+    'policy': config.numerics.policy,
     'extra_products': extensions.products if extensions else None,
   }

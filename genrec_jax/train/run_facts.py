@@ -10,6 +10,7 @@ import jax
 from genrec_jax import config as config_lib
 from genrec_jax import provenance
 from genrec_jax.contracts import TaskKind
+from genrec_jax.numerics import policy
 from genrec_jax.runtime.compile_clock import compile_seconds
 
 
@@ -110,4 +111,7 @@ def describe_parameters(experiment) -> str:
     )
   if towers := getattr(experiment.task, 'describe_towers', str)():
     text += f'; {towers}'
+  if getattr(experiment.task, 'policy', ()):
+    chosen = {n: site.product for n, site in experiment.task.sites.items()}
+    text += f'; {policy.describe_products(chosen)}'
   return text

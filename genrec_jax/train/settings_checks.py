@@ -14,7 +14,7 @@ from genrec_jax.data import datasets
 from genrec_jax.data.quoting import quote
 from genrec_jax.data.ranking import annotations, schema, split_rules
 from genrec_jax.embedding.stores import host_tables
-from genrec_jax.numerics import products
+from genrec_jax.numerics import policy
 from genrec_jax.runtime import optimizer, planning
 from genrec_jax.runtime.unused_settings import find_unused
 from genrec_jax.tasks import metrics as retrieval_metrics
@@ -158,8 +158,8 @@ def _read_sections(config, extensions: Extensions, named: bool) -> None:
   optimizer.build_optimizer(c)
   optimizer.row_rate(c)
   config_lib.table_settings(config)
-  for rule in config.numerics.products:
-    products.check_rule(rule)
+  for rule in config.numerics.policy:
+    policy.check_rule(rule)
   p = config.parallel
   planning.check_parallel(p, p.replicas * p.hosts * max(1, p.devices))
   if not named:

@@ -1,6 +1,6 @@
 """Checks whether a task follows its config, before a device does anything.
 
-Tasks of the library apply `config.tables` and `config.numerics.products`. A
+Tasks of the library apply `config.tables` and `config.numerics.policy`. A
 task from outside may forget to do so, and its run would then not train as its
 config says. Names that only a mesh looks up would pass unnoticed on one device.
 """
@@ -35,14 +35,14 @@ def check_task(config, task: Task, extensions: Extensions) -> None:
   settings.check(specs, {name: read.table for name, read in reads.items()})
   settings.check_applied(specs)
   _check_names(config, task, extensions)
-  products = [tuple(rule) for rule in config.numerics.products]
-  applied = [tuple(rule) for rule in getattr(task, 'products', ())]
-  if products != applied:
+  policy = [tuple(rule) for rule in config.numerics.policy]
+  applied = [tuple(rule) for rule in getattr(task, 'policy', ())]
+  if policy != applied:
     raise ConfigError(
-      f'numerics.products is {products}, and {type(task).__name__} does not '
+      f'numerics.policy is {policy}, and {type(task).__name__} does not '
       'apply it: a task of your own passes it to '
       'numerics.products.assign_products and keeps it as its attribute '
-      '`products`'
+      '`policy`'
     )
 
 

@@ -45,8 +45,8 @@ def test_a_workdir_of_before_a_section_was_added_is_continued(tmp_path):
   del saved['numerics']
   (tmp_path / 'config.json').write_text(json.dumps(saved))
   (tmp_path / 'metrics.jsonl').touch()
-  config.numerics.products = (('.*', 'bfloat16'),)
-  with pytest.raises(ConfigError, match=r'numerics.products: saved \[\], now'):
+  config.numerics.policy = (('.*', 'bfloat16'),)
+  with pytest.raises(ConfigError, match=r'numerics.policy: saved \[\], now'):
     workdir_lib.claim_workdir(tmp_path, config)
   workdir_lib.claim_workdir(tmp_path, config_lib.retrieval())
   assert json.loads((tmp_path / 'config.json').read_text()) == json.loads(

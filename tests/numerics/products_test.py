@@ -139,7 +139,7 @@ def test_bfloat16_gives_each_gradient_the_dtype_of_its_operand():
 
 def test_a_product_of_one_site_leaves_the_others_as_they_are():
   x = jnp.asarray(np.random.default_rng(1).normal(size=(5, 16)), jnp.float32)
-  plain, second = pair(), pair(('second/.*', 'bfloat16'))
+  plain, second = pair(), pair(('second/.*', 'bfloat16'), ('.*', 'default'))
   hidden = plain.first(x)
   assert np.array_equal(second.first(x), hidden)
   stated = rounded(hidden) @ rounded(second.second.kernel[...])
@@ -159,7 +159,9 @@ def test_a_site_has_the_path_of_its_weight():
 
 
 def test_sites_stay_when_a_model_is_taken_apart_and_put_together():
-  model = nnx.eval_shape(lambda: pair(('first/.*', 'bfloat16')))
+  model = nnx.eval_shape(
+    lambda: pair(('first/.*', 'bfloat16'), ('.*', 'default'))
+  )
   expected = {'first/kernel': 'bfloat16', 'second/kernel': 'default'}
   assert chosen(model) == expected
   graphdef, shapes = nnx.split(model)
@@ -224,7 +226,7 @@ def build_task(config):
 @pytest.mark.parametrize('kind', ['retrieval', 'ranking'])
 def test_the_sites_of_a_configured_task_are_leaves_of_its_state(kind):
   config = getattr(config_lib, kind)()
-  rules = "numerics.products=(('.*/(kernel|product)', 'bfloat16'),)"
+  rules = "numerics.policy=(('.*/(kernel|product)', 'bfloat16'),)"
   config_lib.apply_override(config, rules)
   task = build_task(config)
   params = jax.eval_shape(task.init, jax.random.key(0))
@@ -233,7 +235,7 @@ def test_the_sites_of_a_configured_task_are_leaves_of_its_state(kind):
   assert {site.product for site in task.sites.values()} == {'bfloat16'}
   built = nnx.merge(task.graphdef, params_state(params))
   assert products.find_sites(built) == task.sites
-  config.numerics.products = (('no/such', 'bfloat16'),)
+  config.numerics.policy = (('no/such', 'bfloat16'),)
   with pytest.raises(ValueError, match=next(iter(task.sites))):
     build_task(config)
 
@@ -251,12 +253,43 @@ def test_the_first_rule_that_matches_counts():
     pair(*reversed(rules))
 
 
+class Trio(nnx.Module):
+  """Three layers, of which the second one is no end."""
+
+  outer_sites = ('no/such', 'a/kernel'), ('c/kernel',)
+
+  def __init__(self, width=128):
+    rngs = nnx.Rngs(0)
+    self.a, self.b, self.c = (
+      layers.Linear(width, 128, rngs=rngs) for _ in 'abc'
+    )
+
+
+def test_all_others_are_neither_the_ends_nor_small():
+  def choose(*rules, width=128):
+    return [*chosen(products.assign_products(Trio(width), rules)).values()]
+
+  assert choose(('.*', 'mx9')) == ['bfloat16', 'mx9', 'bfloat16']
+  assert choose(('.*', 'mx9'), width=127) == ['bfloat16'] * 3
+  # Who names them has them.
+  assert choose(('.+', 'mx9'), width=64) == ['mx9'] * 3
+  assert choose(('a.*', 'mx6'), ('.*', 'mx9')) == ['mx6', 'mx9', 'bfloat16']
+  assert choose(('.*', 'default')) == ['default'] * 3
+
+
+def test_products_of_single_weights_before():
+  config = config_lib.retrieval()
+  config_lib.apply_override(config, "numerics.products=(('.*', 'bfloat16'),)")
+  assert config.numerics.policy == (('.*', 'bfloat16'),)
+
+
 @pytest.mark.parametrize(
   'rule, message',
   [
     (('third/.*', 'bfloat16'), r'they are first/kernel, second/kernel$'),
     (('first', 'bfloat16'), r"'first', which matches no product weight as a"),
-    (('.*', 'float7'), r"'float7' for '.*'; products are default, bfloat16$"),
+    (('.*', 'float7'), r"'float7' for '.*'; products are default, bfloat16, "),
+    (('first/.*', 'mx9'), r'says nothing of second/kernel; put a last pair'),
     (('(', 'bfloat16'), r"'\(', which is not a regex"),
     ((3, 'bfloat16'), r'3, which is not a regex'),
     (('.*', 'default', 1), r'must hold pairs \(pattern, product\)'),

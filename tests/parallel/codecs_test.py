@@ -10,6 +10,8 @@ import pytest
 from genrec_jax.parallel import codecs
 
 NARROW = [name for name in codecs.names() if name != 'float32']
+# Formats whose steps are of one size over the range of a row.
+STEPS = {'int8': 255, 'fbgemm_int8': 255, 'fbgemm_int4': 15, 'fbgemm_int2': 3}
 BOTH = pytest.mark.parametrize('backward', [False, True], ids=['', 'backward'])
 
 
@@ -25,9 +27,20 @@ def decoded(codec, x):
 def bound(name, x, backward):
   """Largest error of each element: half a step where the element lies."""
   largest = np.max(np.abs(x), axis=-1, keepdims=True)
-  if name == 'int8':
-    steps = np.max(x, -1, keepdims=True) - np.min(x, -1, keepdims=True)
-    return steps / 255 / 2 + 1e-6 * largest
+  if name in STEPS:
+    span = np.max(x, -1, keepdims=True) - np.min(x, -1, keepdims=True)
+    error = span / STEPS[name] / 2 + 1e-6 * largest
+    if STEPS[name] == 255:
+      # FBGEMM adds this to the range, so that codes are a little too small.
+      return error + (1e-8 if name == 'fbgemm_int8' else 0)
+    # Scale and bias are rounded to float16, in which 1e-7 is a step.
+    return 1.05 * error + 2.0**-11 * largest + 2.0**-25 * STEPS[name]
+  if name == 'fbgemm_mx4':
+    # Steps of the largest: a half, or two where numbers saturate at 6 of 8.
+    blocks = np.zeros((*x.shape[:-1], -(-x.shape[-1] // 32) * 32))
+    blocks[..., : x.shape[-1]] = np.abs(x)
+    blocks = blocks.reshape(*x.shape[:-1], -1, 32)
+    return np.repeat(blocks.max(-1), 32, -1)[..., : x.shape[-1]] / 4
   half_step, least = {
     'float16': (2.0**-11, 2.0**-25),
     'bfloat16': (2.0**-8, 0.0),
@@ -35,6 +48,9 @@ def bound(name, x, backward):
     'fp8': (2.0**-3, 2.0**-17 / 2.0**15 * largest)
     if backward
     else (2.0**-4, 2.0**-10 / 2.0**8 * largest),
+    'fbgemm_fp8': (2.0**-3, 2.0**-17 / 57344 * largest)
+    if backward
+    else (2.0**-4, 2.0**-10 / 240 * largest),
   }[name]
   return (1 + 1e-6) * np.maximum(np.abs(x) * half_step, least)
 
@@ -62,7 +78,7 @@ def test_zeros_stay_zeros(name, backward):
     there_and_back(name, np.zeros((3, 8), np.float32), backward), 0
   )
   row = np.array([[0.0, 3.0, -5.0, 0.0]], np.float32)
-  if name != 'int8':  # has 256 steps over the row, none of which is zero
+  if name not in STEPS:  # steps over the row, none of which is zero
     found = there_and_back(name, row, backward)
     np.testing.assert_array_equal(found[:, [0, 3]], 0)
 
@@ -73,7 +89,9 @@ def test_a_row_of_one_value(name, backward):
   for value in (1.0, -0.75, 2.0**-14):
     row = np.full((1, 8), value, np.float32)
     found = there_and_back(name, row, backward)
-    np.testing.assert_allclose(found, row, rtol=1e-6)
+    # Of the block formats, only powers of two and sums of two have these.
+    off = 0.0 if name == 'fbgemm_mx4' else 1e-6
+    np.testing.assert_allclose(found, row, rtol=off)
 
 
 @BOTH

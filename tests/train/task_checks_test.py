@@ -75,7 +75,7 @@ def test_optimizers_from_outside_are_among_those_there_are():
 
 def test_products_that_a_task_does_not_apply():
   config = configured()
-  config.numerics.products = (('w', 'bfloat16'),)
+  config.numerics.policy = (('w', 'bfloat16'),)
   with pytest.raises(ConfigError, match='Deaf does not apply it'):
     check(Deaf, config)
 

@@ -1,0 +1,49 @@
+"""Tables of docs/numerics.md."""
+
+NUMERICS = {
+  'qsnr': {
+    'files': ('cpu2/qsnr',),
+    'where': {
+      'case': (
+        'bfloat16, by rows of 1024', 'mx9', 'mx6', 'mx4', 'msfp16', 'msfp12', 'mxint8', 'mxfp8_e4m3',
+        'mxfp8_e4m3/rceil', 'mxfp8_e5m2', 'mxfp6_e2m3', 'mxfp6_e3m2',
+        'mxfp4_e2m1',
+      ),
+    },
+    'columns': (
+      ('format', 'case', ''),
+      ('bits', 'mean_bits', '.2f'),
+      ('QSNR, dB', 'qsnr_db', '.2f'),
+      ('± over vectors', 'spread_db', '.2f'),
+      ('published', 'published_db', '.1f'),
+      ('bound', 'bound_db', '.2f'),
+      ('above it', 'least_margin_db', '.1f'),
+      ('below the front', 'to_front_db', '.2f'),
+    ),
+  },
+  'numerics_peers': {
+    'files': ('cpu2/numerics_peers',),
+    'columns': (
+      ('library/format/option', 'case', ''),
+      ('version', 'version', ''),
+      ('numbers', 'numbers', ',d'),
+      ('differ', 'differ', ',d'),
+      ('differ for a known reason', 'known', ',d'),
+      ('which', 'known_as', ''),
+    ),
+  },
+  'low_precision': {
+    'files': ('cpu2/low_precision',),
+    'where': {'kind': 'mean'},
+    'columns': (
+      ('model/format', 'case', ''),
+      ('products', 'products', ''),
+      ('seeds', 'seeds', 'd'),
+      ('AUC', 'auc', '.4f'),
+      ('minus bfloat16', 'auc_minus', '+.5f'),
+      ('log loss', 'logloss', '.4f'),
+      ('NE, %', 'ne_minus_%', '+.3f'),
+      ('core-s', 'core_s', ',.0f'),
+    ),
+  },
+}  # fmt: skip
