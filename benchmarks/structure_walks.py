@@ -117,14 +117,17 @@ WALKS = (
     {
       'genrec_jax/numerics/even_levels.py': ('INT8 = NumberFormat(',),
       'genrec_jax/numerics/formats.py': ("'int8': even_levels.INT8",),
-      'genrec_jax/parallel/codecs.py': ('| int8     |', "'fp8', 'int8')"),
+      'genrec_jax/parallel/codecs.py': (
+        '| int8     |',
+        "'fp8', 'int8', 'fbgemm_int8'",
+      ),
       'genrec_jax/config/sections.py': (
         "'fp8' or 'int8'",
         "'symmetric', 'asymmetric', 'adaptive'",
       ),
       'docs/number_formats.md': ('| `int8` |',),
       'docs/checkpoint_format.md': ('`adaptive`, `asymmetric`, `symmetric`',),
-      'tests/numerics/formats_test.py': ("'fp8', 'int8')",),
+      'tests/numerics/formats_test.py': ("'fp8', 'int8'",),
       'tests/numerics/format_golden_test.py': ("('int8', False):",),
     },
   ),

@@ -166,11 +166,11 @@ FEATURES = [
 TOWERS = (('a',), ('c', 'b', 'd'))
 
 
-def build(name='dlrm', towers=TOWERS, products=(), **fields):
+def build(name='dlrm', towers=TOWERS, policy=(), **fields):
   config = dataclasses.replace(CONFIGS[name], **fields)
   return Ranking(
     name, dataclasses.asdict(config), {}, features=FEATURES, labels=['y'],
-    table_update='row_adagrad', init_std=0.5, towers=towers, products=products,
+    table_update='row_adagrad', init_std=0.5, towers=towers, policy=policy,
   )  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def test_the_model_above_sees_what_towers_make():
 
 
 def test_products_are_told_of_towers_by_name():
-  task = build(products=(('towers/.*', 'bfloat16'),))
+  task = build(policy=(('towers/.*', 'bfloat16'), ('.*', 'default')))
   chosen = {name: site.product for name, site in task.sites.items()}
   assert chosen['towers/flat/kernel'] == 'bfloat16'
   assert chosen['top/out/kernel'] == 'default'

@@ -31,7 +31,8 @@ def main() -> None:
   signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
   (workdir / 'checkpoints').mkdir(exist_ok=True)
   at = workdir / 'checkpoints' / 'step'
-  first = int(at.read_text()) if at.exists() else 0
+  # Empty while another process of the same run writes it.
+  first = int(at.read_text() or 0) if at.exists() else 0
   with open(workdir / 'starts', 'a') as file:
     file.write(f'{first} {os.getpid()} {os.environ.get("NPROC", "")}\n')
   value = float(keys.get('optimizer.learning_rate', 0.1))
