@@ -109,6 +109,8 @@ def list_cases() -> list[Case]:
     cases.append(Case(model, BASE, '', three))
     for how in HOW:
       cases += [Case(model, f, how, three) for f in ('mx9', 'mx6')]
+    # What more training alone does.
+    cases.append(Case(model, BASE, ' tuned', three))
     cases += [Case(model, 'mx4', how, one) for how in HOW]
     for f in FORMATS[3:]:
       cases += [Case(model, f, how, one) for how in HOW[:2]]
@@ -253,7 +255,7 @@ def average(rows: Iterable[Mapping]) -> list[dict]:
     for key in ('auc', 'logloss', 'ne', 'core_s'):
       mean |= runs.over_seeds(key, [r[key] for r in of.values()])
     base = by_case.get(f'{name.partition("/")[0]}/{BASE}', {})
-    if first['recipe'] != BASE:
+    if not name.endswith(f'/{BASE}'):
       mean |= compare(of, base)
     found.append(mean)
   return found

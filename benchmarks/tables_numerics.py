@@ -33,6 +33,18 @@ NUMERICS = {
       ('which', 'known_as', ''),
     ),
   },
+  'quantiser_speed': {
+    'files': ('cpu2/quantiser_speed',),
+    'columns': (
+      ('what', 'case', ''),
+      ('ms', 'ms', '.1f'),
+      ('10^9 numbers a second', 'gelem_s', '.2f'),
+      ('in copies', 'copy_x', '.2f'),
+      ('decoding, ms', 'back_ms', '.1f'),
+      ('FBGEMM, ms', 'peer_ms', '.1f'),
+      ('its decoding, ms', 'peer_back_ms', '.1f'),
+    ),
+  },
   'low_precision': {
     'files': ('cpu2/low_precision',),
     'where': {'kind': 'mean'},
