@@ -20,7 +20,7 @@ from genrec_jax.sweep.notes import RUNNING, STATES, WAITING
 
 _REDRAW_S, _PRINT_S = 0.5, 60.0
 _WIDE = 46  # characters of a name
-HEADER = ('<run', '<state', '<step', '<rate', '<left', '<metric')
+HEADER = ('<run', '<state', '<step', '<rate', '<left')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Row:
     rate: '15 steps/s', or ''.
     left: '3m 05s', or ''.
     metric: the best value of what is monitored, or ''.
+    monitored: what that is, 'valid/auc', or ''.
   """
 
   name: str
@@ -42,9 +43,10 @@ class Row:
   rate: str = ''
   left: str = ''
   metric: str = ''
+  monitored: str = ''
 
   def cells(self) -> tuple[str, ...]:
-    name, *others = dataclasses.astuple(self)
+    name, *others, _ = dataclasses.astuple(self)
     return name[:_WIDE], *others
 
 
@@ -99,7 +101,10 @@ class LiveTable(contextlib.AbstractContextManager):
     size = shutil.get_terminal_size()
     room = max(size.lines - 4, 1)
     shown = choose_rows(self._rows, room)
-    lines = format_columns(HEADER, [row.cells() for row in shown])
+    named = {row.monitored for row in self._rows} - {''}
+    metric = named.pop() if len(named) == 1 else 'metric'
+    header = (*HEADER, f'<{metric}')
+    lines = format_columns(header, [row.cells() for row in shown])
     lines.append(self._summarize())
     self._lines = len(lines)
     width = formatting.terminal_columns()

@@ -263,7 +263,10 @@ class Launcher:
     monitor = variant in self._readers and self._readers[variant].monitor
     if curve and monitor and (at := curve.find_best(monitor)) is not None:
       text = formatting.format_value(curve.values[at])
-      row = dataclasses.replace(row, metric=text)
+      name = ''
+      if len(monitor.weights) == 1:
+        name = f'{curves.SPLIT}/{next(iter(monitor.weights))}'
+      row = dataclasses.replace(row, metric=text, monitored=name)
     return row
 
   def _stop_all(self, number: int) -> None:

@@ -1,6 +1,8 @@
 """The launcher: each run once, bounds, signals, failures, restarts."""
 
+import dataclasses
 import doctest
+import io
 import json
 import os
 import pathlib
@@ -13,7 +15,7 @@ import time
 import pytest
 
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.sweep import children, local, notes, record
+from genrec_jax.sweep import children, live_table, local, notes, record
 from genrec_jax.sweep.children import Bounds
 
 
@@ -324,3 +326,21 @@ def test_how_far_a_run_is_stands_in_its_log(make_sweep):
   log.write_text('step 30/30 · 0.0s left · batch loss 0.5 · 9 steps/s\n')
   assert launcher._is_trained(variant, 30)
   assert not launcher._is_trained(variant, 29)
+
+
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+
+def test_the_table_names_what_is_monitored():
+  row = live_table.Row('000', 'running', '1/4', metric='0.5')
+  for monitored, header in (('valid/auc', 'valid/auc'), ('', 'metric')):
+    table = live_table.LiveTable(stream := Terminal())
+    table.draw(
+      [
+        dataclasses.replace(row, monitored=monitored),
+        live_table.Row('001', 'waiting'),
+      ]
+    )
+    assert stream.getvalue().splitlines()[0].split()[-1] == header
