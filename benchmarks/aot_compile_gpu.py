@@ -247,7 +247,7 @@ def compile_launch(launch, target: str, dtype: str):
   function = gpu.kernel_of(launch.kernel)
   names = {'bfloat16': '*bf16', 'float32': '*fp32'}
   values = names[dtype]
-  arguments = [values] * 3 + '*i32 *fp32 *fp32 *i32 *i32 *i32 *fp32'.split()
+  arguments = [values] * 3 + '*i32 *fp32 *fp32 *i32 *i32 *fp32'.split()
   arguments.append('*u32')
   if launch.kernel != 'forward':
     arguments += [values, '*fp32', '*fp32']

@@ -21,7 +21,8 @@ from pallas_kernels.hstu_attention.reference import time_bucket
 from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 from pallas_kernels.jagged import api as jagged
 
-NEVER = np.iinfo(np.int32).max
+# Of `time_cells`: the exponents of 0 to 2**31, each with two bits more.
+CELLS = 640
 
 
 def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
@@ -70,8 +71,7 @@ def inputs_of(spec: Spec, tensors: Tensors, context: Context) -> tuple:
     v,
     sequences,
     nothing if position_bias is None else position_bias.astype(float32),
-    time_bias.astype(float32) if timed else nothing,
-    jnp.asarray(thresholds(time_bias.shape[0])) if timed else no_time,
+    time_cells(time_bias) if timed else nothing,
     context.query_time.astype(jnp.int32) if timed else no_time,
     context.time.astype(jnp.int32) if timed else no_time,
     nothing if context.normaliser is None else context.normaliser,
@@ -122,25 +122,67 @@ def sequence_table(
   return jnp.stack(table, axis=1).astype(jnp.int32)[jnp.argsort(-length)]
 
 
-@functools.cache
-def thresholds(buckets: int) -> np.ndarray:
-  """`[buckets]` int32: the least time difference of each bucket.
+def time_cells(time_bias: jax.Array) -> jax.Array:
+  """The time table as the kernels read it: one load for each pair of tokens.
 
-  Found by asking the reference, so that its rounding is kept.
+  A bucket is a logarithm. Exponent and two bits of the mantissa of a time
+  difference, as a float32, are nearly one: in such a cell at most one bucket
+  begins. So its row says where that is, and what holds below and above.
+
+  Args:
+    time_bias: `[buckets]`.
+
+  Returns:
+    `[640, 4]` float32, by the nine bits and the exponent's first: where the
+    upper bucket begins, the lower bucket's entry, the upper bucket's entry, the
+    lower bucket. Rows of differences that an int32 cannot have are zeros.
   """
+  limit, bucket = cell_boundaries(time_bias.shape[0])
+  entries = time_bias.astype(jnp.float32)
+  upper = np.minimum(bucket + 1, time_bias.shape[0] - 1)
+  number = bucket.astype(np.float32)
+  return jnp.stack([limit, entries[bucket], entries[upper], number], 1)
+
+
+@functools.cache
+def cell_boundaries(buckets: int) -> tuple[np.ndarray, np.ndarray]:
+  """`[640]` float32 and int32: where a cell's upper bucket begins; its lower.
+
+  The reference is asked for the bucket of every boundary, so that its rounding
+  is kept. Where no bucket begins in a cell, the boundary is infinite.
+
+  Args:
+    buckets: entries of the time table.
+  """
+  cells = np.arange(CELLS + 1, dtype=np.uint32)
+  # The least number of each cell, as the bits of a float32.
+  first = cells << 21
+  # A difference of 0 is one of 1; none lies between, none beyond 2**31.
+  low = np.clip(first, _bits(1.0), _bits(2.0**31))
+  bucket = _bucket_of(low, buckets)
+  last = np.maximum(low[1:], low[:-1] + 1) - 1
+  begins = _bucket_of(last, buckets) > bucket[:-1]
+  high, low = last, low[:-1].copy()
+  # Bisection of all cells at once: buckets only grow with the difference.
+  while np.any(low < high):
+    middle = low + (high - low) // 2
+    reached = _bucket_of(middle, buckets) > bucket[:-1]
+    high = np.where(reached, middle, high)
+    low = np.where(reached, low, np.minimum(middle + 1, high))
+  limit = np.where(begins, high.view(np.float32), np.float32(np.inf))
+  return limit, bucket[:-1]
+
+
+def _bits(number: float) -> np.uint32:
+  return np.float32(number).view(np.uint32)
+
+
+def _bucket_of(bits: np.ndarray, buckets: int) -> np.ndarray:
+  """The reference's bucket of float32 differences, given as their bits."""
   # Also while a jit is traced, since the numbers become a constant.
   with jax.ensure_compile_time_eval():
-    low = np.zeros(buckets, np.int64)
-    high = np.full(buckets, NEVER, np.int64)
-    wanted = np.arange(buckets)
-    # Bisection of all buckets at once: buckets only grow with the difference.
-    while np.any(low < high):
-      middle = (low + high) // 2
-      bucket = time_bucket(jnp.asarray(middle, jnp.int32), buckets)
-      reached = np.asarray(bucket) >= wanted
-      high = np.where(reached, middle, high)
-      low = np.where(reached, low, np.minimum(middle + 1, high))
-  return high.astype(np.int32)
+    differences = jnp.asarray(bits.view(np.float32))
+    return np.asarray(time_bucket(differences, buckets))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

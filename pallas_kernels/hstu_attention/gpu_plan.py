@@ -44,6 +44,7 @@ class Constants(NamedTuple):
     drop_below: hashes below it are dropped; 0 for no dropout.
     precision: precision of float32 products: 'ieee' or 'tf32'.
     tanh: whether the sigmoid is taken from the approximate tanh of the chip.
+    ptx: whether instructions of NVIDIA's chips may be written as such.
     ahead: backward_bias: how many differences are negative.
     shares: backward_bias: programs a difference.
     items: backward_bias: sequences times heads.
@@ -71,6 +72,7 @@ class Constants(NamedTuple):
   drop_below: int
   precision: str
   tanh: bool
+  ptx: bool
   ahead: int = 0
   shares: int = 1
   items: int = 0
@@ -238,6 +240,7 @@ def _constants(
     precision=_precision(),
     # Its error of 2^-11 drowns in the rounding of the weights to bfloat16.
     tanh=cuda and call.dtype == 'bfloat16',
+    ptx=cuda,
   )
 
 

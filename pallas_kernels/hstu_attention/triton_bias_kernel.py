@@ -15,10 +15,13 @@ import triton
 import triton.language as tl
 
 from pallas_kernels.hstu_attention.triton_tiles import (
+  anchor,
+  bias_of,
   load_rows,
   make_filled,
   row_sums,
   score_gradient,
+  scores_of,
   sequence,
   time_bucket,
   times_of,
@@ -59,8 +62,7 @@ def backward_bias(
   v,
   sequences,
   position_table,
-  time_table,
-  thresholds,
+  time_cells,
   query_time,
   key_time,
   normaliser,
@@ -78,7 +80,7 @@ def backward_bias(
   """
   program = tl.program_id(0)
   difference = program // s.shares - s.ahead
-  tables = (position_table, time_table, thresholds, seed)
+  tables = (position_table, time_cells, seed)
   inside = tl.arange(0, s.block_q)
   slot = tl.arange(0, s.time_width)
   acc = zeros(s.block_q, s.block_q)
@@ -106,17 +108,23 @@ def backward_bias(
       v_tile = load_rows(
         v, start, key, there, head, s.heads, s.dv, s.width_v, True
       )
-      row_time = times_of(query_time, query_base, row, real, s)[:, None]
-      key_times = times_of(key_time, start, key, there, s)[None, :]
+      row_time = times_of(query_time, query_base, row, real, True, s)[:, None]
+      key_times = times_of(key_time, start, key, there, True, s)[None, :]
       row_lse = row_sums(lse, query_base, row, real, head, float('inf'), s)
       row_delta = row_sums(delta, query_base, row, real, head, 0.0, s)
+      bias = bias_of(
+        anchor(row, place, True, s)[:, None],
+        anchor(key, place, True, s)[None, :],
+        row_time,
+        key_times,
+        tables,
+        s,
+      )
       _, gradient = score_gradient(
-        tl.dot(q_tile, tl.trans(k_tile), input_precision=s.precision),
+        scores_of(q_tile, k_tile, bias, s),
         tl.dot(do_tile, tl.trans(v_tile), input_precision=s.precision),
         row[:, None],
         key[None, :],
-        row_time,
-        key_times,
         row_lse[:, None],
         row_delta[:, None],
         place,
@@ -141,7 +149,7 @@ def backward_bias(
           visibility_mask(row[:, None], key[None, :], history, s)
           & real[:, None]
         )
-        bucket = time_bucket(row_time, key_times, thresholds, s)
+        bucket = time_bucket(row_time, key_times, time_cells, s)
         lowest = tl.min(tl.where(seen, bucket, s.buckets))
         highest = tl.max(tl.where(seen, bucket, -1))
         for one in range(lowest, highest + 1):

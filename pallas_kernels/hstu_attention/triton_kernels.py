@@ -24,12 +24,14 @@ from pallas_kernels.hstu_attention.triton_ranges import (
 )
 from pallas_kernels.hstu_attention.triton_tiles import (
   LOG2E,
-  add_bias,
+  anchor,
+  bias_of,
   dropout_mask,
   load_rows,
   make_filled,
   row_sums,
   score_gradient,
+  scores_of,
   sequence,
   sigmoid,
   store_rows,
@@ -60,22 +62,19 @@ def _forward_tile(
   start, query_base, length, skipped, history, head = place
   key = key0 + tl.arange(0, s.block_k)
   real = key < length
-  k_tile = load_rows(
-    k, start, key, real, head, s.heads, s.dqk, s.width_qk, masked
-  )
-  x = tl.dot(q_tile, tl.trans(k_tile), input_precision=s.precision) * s.alpha
-  key_times = times_of(key_time, start, key, real, s)
-  x = add_bias(
-    x,
-    row[:, None],
-    key[None, :],
+  # First, so that the last tile's product is still being computed.
+  bias = bias_of(
+    anchor(row, place, True, s)[:, None],
+    anchor(key, place, masked or s.targets, s)[None, :],
     row_time[:, None],
-    key_times[None, :],
-    length,
-    history,
+    times_of(key_time, start, key, real, masked, s)[None, :],
     tables,
     s,
   )
+  k_tile = load_rows(
+    k, start, key, real, head, s.heads, s.dqk, s.width_qk, masked
+  )
+  x = scores_of(q_tile, k_tile, bias, s)
   if s.silu:
     weight = x * sigmoid(x, s)
     if masked:
@@ -111,8 +110,7 @@ def forward(
   v,
   sequences,
   position_table,
-  time_table,
-  thresholds,
+  time_cells,
   query_time,
   key_time,
   normaliser,
@@ -140,8 +138,8 @@ def forward(
   q_tile = load_rows(
     q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
   )
-  row_time = times_of(query_time, query_base, row, real, s)
-  tables = (position_table, time_table, thresholds, seed)
+  row_time = times_of(query_time, query_base, row, real, True, s)
+  tables = (position_table, time_cells, seed)
   acc = zeros(s.block_q, s.width_v)
   # Finite, since the difference of two infinities is NaN.
   peak = make_filled(s.block_q, -1e30)
@@ -225,6 +223,14 @@ def _queries_tile(
   start, query_base, length, skipped, history, head = place
   key = key0 + tl.arange(0, s.block_k)
   real = key < length
+  bias = bias_of(
+    anchor(row, place, True, s)[:, None],
+    anchor(key, place, masked or s.targets, s)[None, :],
+    row_time[:, None],
+    times_of(key_time, start, key, real, masked, s)[None, :],
+    tables,
+    s,
+  )
   k_tile = load_rows(
     k, start, key, real, head, s.heads, s.dqk, s.width_qk, masked
   )
@@ -232,12 +238,10 @@ def _queries_tile(
     v, start, key, real, head, s.heads, s.dv, s.width_v, masked
   )
   _, gradient = score_gradient(
-    tl.dot(q_tile, tl.trans(k_tile), input_precision=s.precision),
+    scores_of(q_tile, k_tile, bias, s),
     tl.dot(do_tile, tl.trans(v_tile), input_precision=s.precision),
     row[:, None],
     key[None, :],
-    row_time[:, None],
-    times_of(key_time, start, key, real, s)[None, :],
     row_lse[:, None],
     row_delta[:, None],
     place,
@@ -257,8 +261,7 @@ def backward_queries(
   v,
   sequences,
   position_table,
-  time_table,
-  thresholds,
+  time_cells,
   query_time,
   key_time,
   normaliser,
@@ -285,11 +288,11 @@ def backward_queries(
   do_tile = load_rows(
     dout, query_base, row, real, head, s.heads, s.dv, s.width_v, True
   )
-  row_time = times_of(query_time, query_base, row, real, s)
+  row_time = times_of(query_time, query_base, row, real, True, s)
   # Rows that are not queries: exp2(x - inf) makes their weights zero.
   row_lse = row_sums(lse, query_base, row, real, head, float('inf'), s)
   row_delta = row_sums(delta, query_base, row, real, head, 0.0, s)
-  tables = (position_table, time_table, thresholds, seed)
+  tables = (position_table, time_cells, seed)
   acc = zeros(s.block_q, s.width_qk)
   ranges = keys_of_rows(row0, length, history, s)
   for key0 in range(ranges[1], ranges[2], s.block_k):
@@ -361,20 +364,26 @@ def _keys_tile(
   start, query_base, length, skipped, history, head = place
   row = row0 + tl.arange(0, s.block_q)
   real = (row >= skipped) & (row < length)
+  # Keys by queries, so that neither product below needs a transposition.
+  bias = bias_of(
+    anchor(row, place, True, s)[None, :],
+    anchor(key, place, True, s)[:, None],
+    times_of(query_time, query_base, row, real, True, s)[None, :],
+    key_times[:, None],
+    tables,
+    s,
+  )
   q_tile = load_rows(
     q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
   )
   do_tile = load_rows(
     dout, query_base, row, real, head, s.heads, s.dv, s.width_v, True
   )
-  # Keys by queries, so that neither product below needs a transposition.
   weight, gradient = score_gradient(
-    tl.dot(k_tile, tl.trans(q_tile), input_precision=s.precision),
+    scores_of(k_tile, q_tile, bias, s),
     tl.dot(v_tile, tl.trans(do_tile), input_precision=s.precision),
     row[None, :],
     key[:, None],
-    times_of(query_time, query_base, row, real, s)[None, :],
-    key_times[:, None],
     row_sums(lse, query_base, row, real, head, float('inf'), s)[None, :],
     row_sums(delta, query_base, row, real, head, 0.0, s)[None, :],
     place,
@@ -408,8 +417,7 @@ def backward_keys(
   v,
   sequences,
   position_table,
-  time_table,
-  thresholds,
+  time_cells,
   query_time,
   key_time,
   normaliser,
@@ -440,8 +448,8 @@ def backward_keys(
     k, start, key, real, head, s.heads, s.dqk, s.width_qk, True
   )
   v_tile = load_rows(v, start, key, real, head, s.heads, s.dv, s.width_v, True)
-  key_times = times_of(key_time, start, key, real, s)
-  tables = (position_table, time_table, thresholds, seed)
+  key_times = times_of(key_time, start, key, real, True, s)
+  tables = (position_table, time_cells, seed)
   dk_acc = zeros(s.block_k, s.width_qk)
   dv_acc = zeros(s.block_k, s.width_v)
   target_acc = make_filled(s.block_k, 0.0)

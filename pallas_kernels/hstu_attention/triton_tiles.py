@@ -11,8 +11,6 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
-# ln 2 / 0.301: from a logarithm of base 2 to a number of time buckets.
-BUCKETS_PER_OCTAVE = tl.constexpr(2.3028145533552986)
 
 
 # Some versions of Triton take no field of `s` in the list of a shape.
@@ -155,55 +153,135 @@ def visibility_mask(row, key, history, s: tl.constexpr):
 
 
 @triton.jit
-def time_bucket(row_time, key_time, thresholds, s: tl.constexpr):
-  """The same bucket as `reference.time_bucket`, without its rounding.
+def load_entry(table, index, s: tl.constexpr):
+  """The entry of a small table of float32 at each index, none negative.
 
-  The logarithm here only finds the nearest boundary between two buckets. An
-  integer comparison decides on which side of it the distance is.
-
-  Args:
-    row_time: times of the queries.
-    key_time: times of the keys, on the other axis.
-    thresholds: from `gpu.thresholds`.
-    s: constants.
+  Triton would copy each entry of a `tl.load` to shared memory by itself, to
+  have it early, and read it back in another layout: with two such loads a tile
+  the attention took seven times as long on an H100. An instruction of PTX it
+  leaves where it is.
   """
-  distance = tl.maximum(tl.abs(row_time - key_time), 1)
-  # Rounded to the nearest boundary, and the last bucket has none above.
-  nearest = tl.log2(distance.to(tl.float32)) * BUCKETS_PER_OCTAVE + 0.5
-  nearest = tl.minimum(nearest.to(tl.int32), s.buckets - 1)
-  below = distance < tl.load(thresholds + nearest)
-  return nearest - below.to(tl.int32)
+  if s.ptx:
+    entry = tl.inline_asm_elementwise(
+      """{
+        .reg .u64 at;
+        mad.wide.u32 at, $1, 4, $2;
+        ld.global.nc.f32 $0, [at];
+      }""",
+      '=f,r,l',
+      [index, table.to(tl.int64)],
+      dtype=tl.float32,
+      is_pure=True,
+      pack=1,
+    )
+  else:
+    entry = tl.load(table + index)
+  return entry
 
 
 @triton.jit
-def add_bias(
-  scores, row, key, row_time, key_time, length, history, tables, s: tl.constexpr
-):
-  """Adds both biases to scores; what is beyond the sequence gets any number.
+def load_cell(cells, row_time, key_time, s: tl.constexpr):
+  """The row of `gpu.time_cells` that each time difference lies in.
 
   Args:
-    scores: a tile.
-    row: positions of the queries.
-    key: positions of the keys.
+    cells: that table.
     row_time: times of the queries.
-    key_time: times of the keys.
-    length: tokens of the sequence.
-    history: position of the first target.
-    tables: position table, time table, thresholds, seed.
+    key_time: times of the keys, on the other axis.
+    s: constants.
+
+  Returns:
+    Whether the difference reaches the boundary inside the cell; then, as in the
+    table: entry below the boundary, entry above it, bucket below it.
+  """
+  difference = (row_time - key_time).to(tl.float32)
+  bits = difference.to(tl.int32, bitcast=True)
+  # The exponent and two bits of the mantissa, without the sign.
+  cell = (bits >> 21) & 0x3FF
+  if s.ptx:
+    limit, below, above, bucket = tl.inline_asm_elementwise(
+      """{
+        .reg .u64 at;
+        mad.wide.u32 at, $4, 16, $5;
+        ld.global.nc.v4.b32 {$0, $1, $2, $3}, [at];
+      }""",
+      '=f,=f,=f,=f,r,l',
+      [cell, cells.to(tl.int64)],
+      dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
+      is_pure=True,
+      pack=1,
+    )
+  else:
+    limit = tl.load(cells + cell * 4)
+    below = tl.load(cells + cell * 4 + 1)
+    above = tl.load(cells + cell * 4 + 2)
+    bucket = tl.load(cells + cell * 4 + 3)
+  return tl.abs(difference) >= limit, below, above, bucket
+
+
+@triton.jit
+def time_bucket(row_time, key_time, cells, s: tl.constexpr):
+  """The same bucket as `reference.time_bucket`."""
+  reached, _, _, bucket = load_cell(cells, row_time, key_time, s)
+  return bucket.to(tl.int32) + reached.to(tl.int32)
+
+
+@triton.jit
+def anchor(position, place, clipped: tl.constexpr, s: tl.constexpr):
+  """The position whose distance to others is that of the bias.
+
+  All targets have that of the first one. Without targets, history is the
+  length: the table is read up to the last token, also for what lies beyond it.
+
+  Args:
+    position: of some tokens.
+    place: from `sequence`.
+    clipped: whether there may be such tokens among them.
     s: constants.
   """
-  position_table, time_table, thresholds, _ = tables
+  start, query_base, length, skipped, history, head = place
+  if clipped:
+    position = tl.minimum(position, tl.minimum(history, length - 1))
+  return position
+
+
+@triton.jit
+def bias_of(row, key, row_time, key_time, tables, s: tl.constexpr):
+  """The sum of both biases; what is beyond the sequence gets any number.
+
+  Args:
+    row: anchors of the queries.
+    key: anchors of the keys, on the other axis.
+    row_time: times of the queries.
+    key_time: times of the keys.
+    tables: position table, cells of the time table, seed.
+    s: constants.
+
+  Returns:
+    A tile, or 0 without any table.
+  """
+  position_table, cells, _ = tables
   if s.zero >= 0:
-    # All targets have the position of the first one.
-    # Without targets, history is the length: the table is read up to the last
-    # token, also for rows and keys beyond it.
-    last = tl.minimum(history, length - 1)
-    relative = tl.minimum(key, last) - tl.minimum(row, last)
-    scores += tl.load(position_table + (relative + s.zero))
-  if s.buckets:
-    bucket = time_bucket(row_time, key_time, thresholds, s)
-    scores += tl.load(time_table + bucket)
-  return scores
+    bias = load_entry(position_table, key - (row - s.zero), s)
+    if s.buckets:
+      reached, below, above, _ = load_cell(cells, row_time, key_time, s)
+      bias += tl.where(reached, above, below)
+  elif s.buckets:
+    reached, below, above, _ = load_cell(cells, row_time, key_time, s)
+    bias = tl.where(reached, above, below)
+  else:
+    bias = 0.0
+  return bias
+
+
+@triton.jit
+def scores_of(a, b, bias, s: tl.constexpr):
+  """The products of all rows of two tiles, times alpha, and a bias."""
+  if s.alpha == 1.0 and (s.zero >= 0 or s.buckets > 0):
+    # The matrix unit adds to what is there.
+    x = tl.dot(a, tl.trans(b), bias, input_precision=s.precision)
+  else:
+    x = tl.dot(a, tl.trans(b), input_precision=s.precision) * s.alpha + bias
+  return x
 
 
 @triton.jit
@@ -222,7 +300,7 @@ def dropout_mask(tables, head, row_token, key_token, s: tl.constexpr):
   factor_head = tl.full((), 747796405, tl.uint32)
   # uint32 wraps around as in `hashing`, whose factors these are.
   row_token = row_token.to(tl.uint32)
-  of_row = tl.load(tables[3]) + row_token * factor_row
+  of_row = tl.load(tables[2]) + row_token * factor_row
   of_key = (row_token - key_token.to(tl.uint32)) * factor_key
   x = of_row ^ (of_key + tl.cast(head, tl.uint32) * factor_head)
   x = (x ^ (x >> 16)) * tl.full((), 0x85EBCA6B, tl.uint32)
@@ -273,10 +351,15 @@ def weight_and_slope(x, lse, s: tl.constexpr):
 
 
 @triton.jit
-def times_of(times, first, place, real, s: tl.constexpr):
+def times_of(
+  times, first, place, real, checked: tl.constexpr, s: tl.constexpr
+):
   """The times of some tokens, or any numbers if there is no time bias."""
   if s.buckets:
-    value = tl.load(times + (first + place), mask=real, other=0)
+    if checked:
+      value = tl.load(times + (first + place), mask=real, other=0)
+    else:
+      value = tl.load(times + (first + place))
   else:
     value = place
   return value
@@ -305,12 +388,10 @@ def row_sums(sums, query_base, row, real, head, other, s: tl.constexpr):
 
 @triton.jit
 def score_gradient(
-  dot_qk,
+  x,
   dot_ov,
   row,
   key,
-  row_time,
-  key_times,
   lse,
   delta,
   place,
@@ -321,12 +402,10 @@ def score_gradient(
   """Weights, and the gradient of the scores but for `s.scale`, of one tile.
 
   Args:
-    dot_qk: products of queries and keys.
+    x: scores.
     dot_ov: products of the output's gradient and the values.
     row: positions of the queries, on their axis, as all numbers of a query.
     key: positions of the keys, on the other axis.
-    row_time: times of the queries.
-    key_times: times of the keys.
     lse: the softmax's log2-sums, or anything.
     delta: rowsum(out * gradient of out) times the share kept, or anything.
     place: from `sequence`.
@@ -335,17 +414,6 @@ def score_gradient(
     s: constants.
   """
   start, query_base, length, skipped, history, head = place
-  x = add_bias(
-    dot_qk * s.alpha,
-    row,
-    key,
-    row_time,
-    key_times,
-    length,
-    history,
-    tables,
-    s,
-  )
   weight, slope = weight_and_slope(x, lse, s)
   # The gradient of the weights, before the activation.
   gradient = dot_ov

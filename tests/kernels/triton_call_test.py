@@ -81,15 +81,34 @@ def test_unread_kernels_are_dropped_whatever_jax_passes(others):
 
 
 @pytest.mark.parametrize('buckets', [1, 5, 129])
-def test_thresholds_are_the_boundaries_of_the_reference(buckets):
-  found = gpu.thresholds(buckets)
-  assert found[0] == 0
-  reached = found[found < gpu.NEVER]
-  number = np.arange(len(reached))
-  at = reference.time_bucket(jnp.asarray(reached), buckets)
-  assert np.all(at >= number)  # more: some buckets hold no whole second
-  below = reference.time_bucket(jnp.asarray(reached[1:] - 1), buckets)
-  assert np.all(below < number[1:])
+def test_cells_of_time_hold_the_bucket_of_every_difference(buckets):
+  limit, lower = gpu.cell_boundaries(buckets)
+  edges = limit[np.isfinite(limit)].astype(np.int64)
+  powers = 2 ** np.arange(31)
+  near = [edges + d for d in range(-200, 201)]
+  near += [k * powers // 4 + d for k in range(4, 8) for d in (-1, 0, 1)]
+  drawn = np.exp(np.random.default_rng(0).uniform(0, np.log(2**31), 10**6))
+  seconds = np.concatenate([np.arange(10**6), *near, drawn.astype(np.int64)])
+  seconds = np.clip(seconds, 0, 2**31 - 1).astype(np.int32)
+  signs = np.where(np.arange(seconds.size) % 2, -1, 1).astype(np.int32)
+  # As the kernels find a cell, in `triton_tiles.load_cell`.
+  difference = (signs * seconds).astype(np.float32)
+  cell = (difference.view(np.int32) >> 21) & 0x3FF
+  found = lower[cell] + (np.abs(difference) >= limit[cell])
+  expected = reference.time_bucket(jnp.asarray(seconds), buckets)
+  np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize('buckets', [1, 129])
+def test_cells_of_time_hold_both_entries(buckets):
+  table = jnp.arange(buckets, dtype=jnp.float32) * 0.5
+  cells = np.asarray(gpu.time_cells(table))
+  assert cells.shape == (gpu.CELLS, 4)
+  bucket = cells[:, 3].astype(np.int32)
+  assert bucket[0] == 0 and bucket[-1] == min(buckets - 1, 71)
+  np.testing.assert_array_equal(cells[:, 1], 0.5 * bucket)
+  upper = np.minimum(bucket + 1, buckets - 1)
+  np.testing.assert_array_equal(cells[:, 2], 0.5 * upper)
 
 
 @pytest.mark.parametrize('both_ways', [False, True])
