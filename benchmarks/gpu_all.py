@@ -3,33 +3,34 @@
   python -m benchmarks.gpu_all --out DIR
   python -m benchmarks.gpu_all --out DIR --steps tests tune --minutes 9
 
-Runs the kernel tests on the device, retunes the block sizes, then every
-benchmark of the kernels, each in a process of its own and within its share of
-the time. Results lie in DIR/results/<machine>/ (copy them to
-benchmarks/results), the output of each step in DIR/<step>.log, tuned block
-sizes in DIR/tuned.json (copy to pallas_kernels/hstu_attention). A step that
-fails or runs out of time does not stop the others; the exit status says whether
-any did.
+Looks whether the kernels are right on the device, measures them and what others
+take (`benchmarks.gpu`), then runs the kernel tests and the benchmarks of steps
+and updates, each in a process of its own and within its share of the time. Rows
+of `benchmarks.gpu` lie in DIR/*.jsonl (`benchmarks.gpu.rows` makes results of
+them), other results in DIR/results/<machine>/ (copy them to
+benchmarks/results), the output of each step in DIR/<step>.log. A step that fails
+or runs out of time does not stop the others; the exit status says whether any
+did.
 """
 
 import argparse
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import time
 
 from benchmarks import runs
-from pallas_kernels.hstu_attention import blocks
 
 # Step -> (command behind `python -m`, minutes it may take).
 STEPS = {
+  'smoke': ('benchmarks.gpu.smoke --out {out} --minutes 3', 4),
+  'kernels': ('benchmarks.gpu.kernels --out {out} --minutes 6', 7),
+  'tune': ('benchmarks.gpu.tune --out {out} --minutes 3', 4),
+  'peers': ('benchmarks.gpu.peers --out {out} --minutes 3', 4),
+  'embedding': ('benchmarks.gpu.embedding --out {out} --minutes 3', 4),
   # In parallel: compiling the kernels of each case is what takes time.
   'tests': ('pytest -q -n 8 --maxfail=20 tests/kernels', 6),
-  'tune': ('benchmarks.tune_blocks --write --results {results}', 6),
-  'attention': ('benchmarks.hstu_attention --results {results}', 8),
-  'embedding': ('benchmarks.jagged_embedding --results {results}', 4),
   'row_update': ('benchmarks.row_update --results {results}', 4),
   'left_to_xla': ('benchmarks.left_to_xla --results {results}', 2),
   'train_step': ('benchmarks.train_step --results {results}', 4),
@@ -57,8 +58,6 @@ def main(argv: list[str] | None = None) -> int:
   for step in args.steps:
     outcome[step] = run(step, out, deadline)
     print(f'{step}: {outcome[step]}', flush=True)
-    if blocks.TUNED.exists():
-      shutil.copy(blocks.TUNED, out / 'tuned.json')
   return int(any(result != 'done' for result in outcome.values()))
 
 
@@ -68,7 +67,7 @@ def run(step: str, out: pathlib.Path, deadline: float) -> str:
   seconds = min(60.0 * minutes, deadline - time.monotonic())
   if seconds < LEAST_S:
     return 'no time left'
-  words = command.format(results=out / 'results').split()
+  words = command.format(out=out, results=out / 'results').split()
   log = out / f'{step}.log'
   begin = time.monotonic()
   with log.open('w') as file:

@@ -21,6 +21,7 @@ import sys
 from benchmarks.tables_checkpoint import CHECKPOINT
 from benchmarks.tables_dmt import DMT
 from benchmarks.tables_generative import GENERATIVE
+from benchmarks.tables_gpu import GPU
 from benchmarks.tables_launching import LAUNCHING
 from benchmarks.tables_meaning import MEANING
 from benchmarks.tables_numerics import NUMERICS
@@ -352,6 +353,7 @@ TABLES = {
   **CHECKPOINT,
   **STRUCTURE,
   **GENERATIVE,
+  **GPU,
   **DMT,
   **LAUNCHING,
   **NUMERICS,

@@ -133,14 +133,14 @@ def time_cells(time_bias: jax.Array) -> jax.Array:
     time_bias: `[buckets]`.
 
   Returns:
-    `[640, 4]` float32, by the nine bits and the exponent's first: where the
+    `[640, 4]` float32, a row for each value of exponent and bits: where the
     upper bucket begins, the lower bucket's entry, the upper bucket's entry, the
-    lower bucket. Rows of differences that an int32 cannot have are zeros.
+    lower bucket's number, as an int32.
   """
   limit, bucket = cell_boundaries(time_bias.shape[0])
   entries = time_bias.astype(jnp.float32)
   upper = np.minimum(bucket + 1, time_bias.shape[0] - 1)
-  number = bucket.astype(np.float32)
+  number = bucket.astype(np.int32).view(np.float32)  # its bits
   return jnp.stack([limit, entries[bucket], entries[upper], number], 1)
 
 

@@ -47,7 +47,7 @@ class Constants(NamedTuple):
     ptx: whether instructions of NVIDIA's chips may be written as such.
     ahead: backward_bias: how many differences are negative.
     shares: backward_bias: programs a difference.
-    items: backward_bias: sequences times heads.
+    items: backward_bias: sequences.
     time_width: backward_bias: buckets, padded to a power of two.
   """
 
@@ -191,7 +191,7 @@ def _bias(spec, call, base):
   block = base.block_q
   rows = -(-spec.max_len // block)
   ahead = rows - 1 if spec.contextual else 0
-  items = call.batch * call.heads
+  items = call.batch
   # Enough programs to fill the chip, and no more partial sums than that.
   shares = min(items, -(-BIAS_PROGRAMS // (rows + ahead)))
   constants = base._replace(

@@ -5,7 +5,8 @@ Tile (i, j) of any sequence and head uses the same entries of the position table
 as every other tile of the same difference i - j. So a program takes one
 difference, adds up the score gradients of a share of all such tiles in
 registers, and writes one tile; XLA adds up its diagonals. Targets, which all
-share one position, are left to `triton_kernels.backward_keys`.
+share one position, are left to `triton_kernels.backward_keys`. The heads share
+both tables: their gradients are added up before anything is done with them.
 
 Buckets are logarithms, so those of one tile are close together, except near the
 diagonal: one masked sum for each of them costs little on long histories.
@@ -76,7 +77,7 @@ def backward_bias(
 ):
   """`[differences, shares, block, block]` and `[programs, time_width]` sums.
 
-  A program is a difference and a share of all sequences and heads.
+  A program is a difference and a share of all sequences.
   """
   program = tl.program_id(0)
   difference = program // s.shares - s.ahead
@@ -85,33 +86,20 @@ def backward_bias(
   slot = tl.arange(0, s.time_width)
   acc = zeros(s.block_q, s.block_q)
   time_acc = make_filled(s.time_width, 0.0)
-  # Every program walks its items in the same order each time, so the sums are
-  # the same from run to run.
+  # Every program walks its sequences in the same order each time, so the sums
+  # are the same from run to run.
   for item in range(program % s.shares, s.items, s.shares):
-    place = sequence(sequences, item, s)
-    start, query_base, length, skipped, history, head = place
+    # The heads are walked below.
+    place = sequence(sequences, item * s.heads, s)
+    start, query_base, length, skipped, history, _ = place
     first, last = _rows(difference, place, s)
     for block in range(first, last):
       row = block * s.block_q + inside
       key = (block - difference) * s.block_q + inside
       real = (row >= skipped) & (row < length)
-      q_tile = load_rows(
-        q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
-      )
-      do_tile = load_rows(
-        dout, query_base, row, real, head, s.heads, s.dv, s.width_v, True
-      )
       there = key < length
-      k_tile = load_rows(
-        k, start, key, there, head, s.heads, s.dqk, s.width_qk, True
-      )
-      v_tile = load_rows(
-        v, start, key, there, head, s.heads, s.dv, s.width_v, True
-      )
       row_time = times_of(query_time, query_base, row, real, True, s)[:, None]
       key_times = times_of(key_time, start, key, there, True, s)[None, :]
-      row_lse = row_sums(lse, query_base, row, real, head, float('inf'), s)
-      row_delta = row_sums(delta, query_base, row, real, head, 0.0, s)
       bias = bias_of(
         anchor(row, place, True, s)[:, None],
         anchor(key, place, True, s)[None, :],
@@ -120,18 +108,29 @@ def backward_bias(
         tables,
         s,
       )
-      _, gradient = score_gradient(
-        scores_of(q_tile, k_tile, bias, s),
-        tl.dot(do_tile, tl.trans(v_tile), input_precision=s.precision),
-        row[:, None],
-        key[None, :],
-        row_lse[:, None],
-        row_delta[:, None],
-        place,
-        tables,
-        True,
-        s,
-      )
+      # The heads share the tables, and so all that follows this loop.
+      gradient = zeros(s.block_q, s.block_q)
+      for head in range(0, s.heads):
+        gradient += _head_gradient(
+          q,
+          k,
+          v,
+          dout,
+          lse,
+          delta,
+          (start, query_base, length, skipped, history, head),
+          row,
+          key,
+          real,
+          there,
+          bias,
+          tables,
+          s,
+        )
+      # Last, so that whatever lies beyond the sequence is dropped.
+      seen = visibility_mask(row[:, None], key[None, :], history, s)
+      seen = seen & real[:, None]
+      gradient = tl.where(seen, gradient, 0.0)
       # The rows end up in one sum, so each is divided before.
       if s.per_query:
         at = normaliser + (query_base + row)
@@ -145,10 +144,6 @@ def backward_bias(
       if s.buckets:
         # Masked pairs have a gradient of zero but any bucket: they would make
         # the range of buckets longer.
-        seen = (
-          visibility_mask(row[:, None], key[None, :], history, s)
-          & real[:, None]
-        )
         bucket = time_bucket(row_time, key_times, time_cells, s)
         lowest = tl.min(tl.where(seen, bucket, s.buckets))
         highest = tl.max(tl.where(seen, bucket, -1))
@@ -163,3 +158,49 @@ def backward_bias(
   if s.buckets:
     at = dtime + program * s.time_width
     tl.store(at + slot, time_acc * s.scale)
+
+
+@triton.jit
+def _head_gradient(
+  q,
+  k,
+  v,
+  dout,
+  lse,
+  delta,
+  place,
+  row,
+  key,
+  real,
+  there,
+  bias,
+  tables,
+  s: tl.constexpr,
+):
+  """The gradient of one head's scores but for `s.scale`, without a mask."""
+  start, query_base, length, skipped, history, head = place
+  q_tile = load_rows(
+    q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
+  )
+  k_tile = load_rows(
+    k, start, key, there, head, s.heads, s.dqk, s.width_qk, True
+  )
+  do_tile = load_rows(
+    dout, query_base, row, real, head, s.heads, s.dv, s.width_v, True
+  )
+  v_tile = load_rows(
+    v, start, key, there, head, s.heads, s.dv, s.width_v, True
+  )
+  _, gradient = score_gradient(
+    scores_of(q_tile, k_tile, bias, s),
+    tl.dot(do_tile, tl.trans(v_tile), input_precision=s.precision),
+    row[:, None],
+    key[None, :],
+    row_sums(lse, query_base, row, real, head, float('inf'), s)[:, None],
+    row_sums(delta, query_base, row, real, head, 0.0, s)[:, None],
+    place,
+    tables,
+    False,
+    s,
+  )
+  return gradient

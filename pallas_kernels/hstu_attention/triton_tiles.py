@@ -204,9 +204,9 @@ def load_cell(cells, row_time, key_time, s: tl.constexpr):
         mad.wide.u32 at, $4, 16, $5;
         ld.global.nc.v4.b32 {$0, $1, $2, $3}, [at];
       }""",
-      '=f,=f,=f,=f,r,l',
+      '=f,=f,=f,=r,r,l',
       [cell, cells.to(tl.int64)],
-      dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
+      dtype=(tl.float32, tl.float32, tl.float32, tl.int32),
       is_pure=True,
       pack=1,
     )
@@ -214,7 +214,7 @@ def load_cell(cells, row_time, key_time, s: tl.constexpr):
     limit = tl.load(cells + cell * 4)
     below = tl.load(cells + cell * 4 + 1)
     above = tl.load(cells + cell * 4 + 2)
-    bucket = tl.load(cells + cell * 4 + 3)
+    bucket = tl.load(cells + cell * 4 + 3).to(tl.int32, bitcast=True)
   return tl.abs(difference) >= limit, below, above, bucket
 
 
@@ -222,7 +222,7 @@ def load_cell(cells, row_time, key_time, s: tl.constexpr):
 def time_bucket(row_time, key_time, cells, s: tl.constexpr):
   """The same bucket as `reference.time_bucket`."""
   reached, _, _, bucket = load_cell(cells, row_time, key_time, s)
-  return bucket.to(tl.int32) + reached.to(tl.int32)
+  return bucket + reached.to(tl.int32)
 
 
 @triton.jit

@@ -5,13 +5,11 @@ import sys
 import pytest
 
 from benchmarks import gpu_all
-from pallas_kernels.hstu_attention import blocks
 
 
 @pytest.fixture(autouse=True)
-def cpu(monkeypatch, tmp_path):
+def cpu(monkeypatch):
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
-  monkeypatch.setattr(blocks, 'TUNED', tmp_path / 'tuned.json')
 
 
 def test_every_step_is_a_command_there_is():

@@ -104,7 +104,7 @@ def test_cells_of_time_hold_both_entries(buckets):
   table = jnp.arange(buckets, dtype=jnp.float32) * 0.5
   cells = np.asarray(gpu.time_cells(table))
   assert cells.shape == (gpu.CELLS, 4)
-  bucket = cells[:, 3].astype(np.int32)
+  bucket = cells[:, 3].copy().view(np.int32)
   assert bucket[0] == 0 and bucket[-1] == min(buckets - 1, 71)
   np.testing.assert_array_equal(cells[:, 1], 0.5 * bucket)
   upper = np.minimum(bucket + 1, buckets - 1)
