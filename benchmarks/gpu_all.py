@@ -8,9 +8,9 @@ take (`benchmarks.gpu`), then runs the kernel tests and the benchmarks of steps
 and updates, each in a process of its own and within its share of the time. Rows
 of `benchmarks.gpu` lie in DIR/*.jsonl (`benchmarks.gpu.rows` makes results of
 them), other results in DIR/results/<machine>/ (copy them to
-benchmarks/results), the output of each step in DIR/<step>.log. A step that fails
-or runs out of time does not stop the others; the exit status says whether any
-did.
+benchmarks/results), the output of each step in DIR/<step>.log. A step that
+fails or runs out of time does not stop the others; the exit status says whether
+any did.
 """
 
 import argparse

@@ -179,7 +179,7 @@ def _child(module, numbers, args, deadline, chosen, write):
 def _environment(rehearse: bool) -> dict[str, str]:
   added = {'XLA_PYTHON_CLIENT_PREALLOCATE': 'false', 'PYTHONUNBUFFERED': '1'}
   if rehearse:
-    added |= {'JAX_PLATFORMS': 'cpu', 'TRITON_INTERPRET': '1'}
+    added |= {'JAX_PLATFORMS': 'cpu'}
   return {**os.environ, **added}
 
 
@@ -187,7 +187,7 @@ def _work(chosen, work, args):
   """The child: does cases and tells the parent through the pipe."""
   pipe, numbers = args.worker.split(':')
   if args.rehearse:
-    _interpret()
+    _replace_triton()
   with os.fdopen(int(pipe), 'w', buffering=1) as events:
     for number in map(int, numbers.split(',')):
       events.write(json.dumps({'begin': number}) + '\n')
@@ -206,22 +206,11 @@ def _short(text: str) -> str:
   return text if len(text) <= 700 else f'{text[:300]} ... {text[-400:]}'
 
 
-def _interpret():
-  """Triton's interpreter in place of a GPU; XLA where there is no triton."""
+def _replace_triton():
+  """XLA in place of the Triton kernels, where there is no GPU."""
   try:
-    from pallas_kernels import dispatch, triton_call
-    from pallas_kernels.hstu_attention import api, blocks, gpu, xla
+    from pallas_kernels import dispatch
+    from pallas_kernels.hstu_attention import api, xla
   except ImportError:
-    return  # a script that needs no JAX, where there is none
-  try:
-    import triton  # noqa: F401
-
-    from tests.kernels import triton_interpreter
-  except ImportError:
-    api.BACKENDS['triton'] = dispatch.Backend(xla.attention)
-    return
-  triton_call.run = triton_interpreter.run
-  api.BACKENDS['triton'] = dispatch.Backend(gpu.attention)
-  side = dict(block_q=32, block_k=32, warps=4, stages=1)
-  names = ('forward', 'backward_queries', 'backward_keys', 'backward_bias')
-  blocks.TABLE['triton', 'cpu'] = dict.fromkeys(names, side)
+    return  # a module that needs no JAX, where there is none
+  api.BACKENDS['triton'] = dispatch.Backend(xla.attention)

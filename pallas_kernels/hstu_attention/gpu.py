@@ -32,10 +32,16 @@ def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
 
 def kernel_of(name: str):
   """The `triton.jit` function; triton is imported when one is asked for."""
-  from pallas_kernels.hstu_attention import triton_bias_kernel, triton_kernels
+  from pallas_kernels.hstu_attention import (
+    triton_bias_kernel,
+    triton_kernels,
+    triton_keys_kernel,
+  )
 
   if name == 'backward_bias':
     return triton_bias_kernel.backward_bias
+  if name == 'backward_keys':
+    return triton_keys_kernel.backward_keys
   return getattr(triton_kernels, name)
 
 

@@ -5,7 +5,7 @@ Tile (i, j) of any sequence and head uses the same entries of the position table
 as every other tile of the same difference i - j. So a program takes one
 difference, adds up the score gradients of a share of all such tiles in
 registers, and writes one tile; XLA adds up its diagonals. Targets, which all
-share one position, are left to `triton_kernels.backward_keys`. The heads share
+share one position, are left to `triton_keys_kernel`. The heads share
 both tables: their gradients are added up before anything is done with them.
 
 Buckets are logarithms, so those of one tile are close together, except near the
@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 
 from pallas_kernels.hstu_attention.triton_tiles import (
-  anchor,
   bias_of,
   load_rows,
   make_filled,
@@ -101,11 +100,13 @@ def backward_bias(
       row_time = times_of(query_time, query_base, row, real, True, s)[:, None]
       key_times = times_of(key_time, start, key, there, True, s)[None, :]
       bias = bias_of(
-        anchor(row, place, True, s)[:, None],
-        anchor(key, place, True, s)[None, :],
+        row[:, None],
+        key[None, :],
         row_time,
         key_times,
+        place,
         tables,
+        True,
         s,
       )
       # The heads share the tables, and so all that follows this loop.
@@ -188,9 +189,7 @@ def _head_gradient(
   do_tile = load_rows(
     dout, query_base, row, real, head, s.heads, s.dv, s.width_v, True
   )
-  v_tile = load_rows(
-    v, start, key, there, head, s.heads, s.dv, s.width_v, True
-  )
+  v_tile = load_rows(v, start, key, there, head, s.heads, s.dv, s.width_v, True)
   _, gradient = score_gradient(
     scores_of(q_tile, k_tile, bias, s),
     tl.dot(do_tile, tl.trans(v_tile), input_precision=s.precision),

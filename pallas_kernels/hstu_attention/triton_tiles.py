@@ -226,49 +226,48 @@ def time_bucket(row_time, key_time, cells, s: tl.constexpr):
 
 
 @triton.jit
-def anchor(position, place, clipped: tl.constexpr, s: tl.constexpr):
-  """The position whose distance to others is that of the bias.
-
-  All targets have that of the first one. Without targets, history is the
-  length: the table is read up to the last token, also for what lies beyond it.
-
-  Args:
-    position: of some tokens.
-    place: from `sequence`.
-    clipped: whether there may be such tokens among them.
-    s: constants.
-  """
-  start, query_base, length, skipped, history, head = place
-  if clipped:
-    position = tl.minimum(position, tl.minimum(history, length - 1))
-  return position
-
-
-@triton.jit
-def bias_of(row, key, row_time, key_time, tables, s: tl.constexpr):
+def bias_of(
+  row,
+  key,
+  row_time,
+  key_time,
+  place,
+  tables,
+  masked: tl.constexpr,
+  s: tl.constexpr,
+):
   """The sum of both biases; what is beyond the sequence gets any number.
 
   Args:
-    row: anchors of the queries.
-    key: anchors of the keys, on the other axis.
+    row: positions of the queries.
+    key: positions of the keys, on the other axis.
     row_time: times of the queries.
     key_time: times of the keys.
+    place: from `sequence`.
     tables: position table, cells of the time table, seed.
+    masked: whether the tile needs a mask.
     s: constants.
 
   Returns:
     A tile, or 0 without any table.
   """
+  start, query_base, length, skipped, history, head = place
   position_table, cells, _ = tables
-  if s.zero >= 0:
-    bias = load_entry(position_table, key - (row - s.zero), s)
-    if s.buckets:
-      reached, below, above, _ = load_cell(cells, row_time, key_time, s)
-      bias += tl.where(reached, above, below)
-  elif s.buckets:
+  if s.buckets:
     reached, below, above, _ = load_cell(cells, row_time, key_time, s)
     bias = tl.where(reached, above, below)
-  else:
+  if s.zero >= 0:
+    # All targets have the position of the first one.
+    # Without targets, history is the length: the table is read up to the last
+    # token, also for rows and keys beyond it.
+    last = tl.minimum(history, length - 1)
+    row = tl.minimum(row, last)
+    # A key that all rows see is neither a target nor beyond the sequence.
+    if masked or s.targets:
+      key = tl.minimum(key, last)
+    entry = load_entry(position_table, key - (row - s.zero), s)
+    bias = entry + bias if s.buckets else entry
+  elif s.buckets == 0:
     bias = 0.0
   return bias
 
@@ -351,9 +350,7 @@ def weight_and_slope(x, lse, s: tl.constexpr):
 
 
 @triton.jit
-def times_of(
-  times, first, place, real, checked: tl.constexpr, s: tl.constexpr
-):
+def times_of(times, first, place, real, checked: tl.constexpr, s: tl.constexpr):
   """The times of some tokens, or any numbers if there is no time bias."""
   if s.buckets:
     if checked:
