@@ -36,7 +36,6 @@ from genrec_jax.checkpoint import (
   serving_copy,
   storage,
 )
-from genrec_jax.checkpoint.chunks import RowChunk
 from genrec_jax.checkpoint.errors import (
   CheckpointError,
   CopyDamagedError,
@@ -49,58 +48,14 @@ from genrec_jax.checkpoint.serving_copy import (
   TABLES,
   CopyPosition,
 )
-from genrec_jax.checkpoint.table_file import TableFile, create_table
+from genrec_jax.checkpoint.staged_tables import (
+  StagedTables,
+  join_columns,
+  write_chunk,
+)
 from genrec_jax.numerics.formats import FORMATS, Formats
 
 LOCK = 'LOCK'
-
-
-class StagedTables:
-  """Tables that nobody sees yet.
-
-  Attributes:
-    directory: of the tables.
-    tables: name -> {'rows', 'dim', 'dtype', 'file', 'checksums'}.
-  """
-
-  def __init__(self, directory: pathlib.Path, tables: Mapping[str, dict]):
-    self.directory = directory
-    self.tables = {
-      name: {key: about[key] for key in ('rows', 'dim', 'dtype')}
-      | serving_copy.name_files(directory.name, name)
-      for name, about in tables.items()
-    }
-    self._files = {}
-    for name, about in self.tables.items():
-      create_table(directory.parent / about['file'], about)
-      unsummed = {key: about[key] for key in about if key != 'checksums'}
-      self._files[name] = TableFile(directory.parent, unsummed, 'r+')
-    self._columns = {  # of each row that are there
-      name: np.zeros(about['rows'], np.int32)
-      for name, about in self.tables.items()
-    }
-
-  def put(self, chunk: RowChunk) -> None:
-    _write_chunk(self._files, chunk)
-    if self._columns:
-      self._columns[chunk.table][chunk.ids] += chunk.values.shape[1]
-
-  def check_whole(self) -> None:
-    """After the base: DamagedError if it lacks rows, or columns of them."""
-    for name, columns in self._columns.items():
-      wrong = np.count_nonzero(columns != self.tables[name]['dim'])
-      if wrong:
-        raise DamagedError(
-          f'damaged: it lacks {wrong:,} rows of table {name!r}'
-        )
-    self._columns = {}
-
-  def sync(self) -> None:
-    """Forces all to the disk, with checksums of what was put."""
-    for name, file in self._files.items():
-      file.create_sums(self.directory.parent / self.tables[name]['checksums'])
-      file.flush()
-    storage.sync_path(self.directory)
 
 
 class ReplicaWriter:
@@ -152,7 +107,7 @@ class ReplicaWriter:
     self._lock.close()
 
   def table(self, name: str) -> np.ndarray:
-    """The rows `[rows, dim]`, mapped, for reading."""
+    """The rows `[rows, dim]`, mapped, for reading; the bytes of packed ones."""
     rows = serving_copy.find_table(self._files, name).array.view()
     rows.flags.writeable = False
     return rows
@@ -166,13 +121,13 @@ class ReplicaWriter:
     """
     file = serving_copy.find_table(self._files, name)
     ids = serving_copy.check_ids(ids, name, len(file.array))
-    rows = file.array[ids]
+    rows = np.asarray(file.array[ids])
     try:
       file.check(file.find_blocks(ids))
     except DamagedError as e:
       self._forget_position(str(e))
       raise CheckpointError(f'{e}; the next update builds it anew') from e
-    return np.asarray(rows)
+    return file.unpack_rows(rows)
 
   @contextlib.contextmanager
   def stage_tables(
@@ -247,6 +202,7 @@ class ReplicaWriter:
     body = manifest.read(directory, self._key)
     identity = chain.read_identity(directory)
     tables, blocks = self.position.tables, collections.defaultdict(set)
+    parts = collections.defaultdict(list)  # of packed rows
     try:
       with self._change_generation(step):
         for name, table in row_files.of_tables(body, tables):
@@ -256,8 +212,14 @@ class ReplicaWriter:
           changed = file.find_blocks(chunk.ids)
           # New checksums must not vouch for what was damaged before.
           file.trust(changed) if again else file.check(changed)
-          _write_chunk(self._files, chunk)
+          if file.is_packed and chunk.values.shape[1] < file.columns:
+            parts[table].append(chunk)
+          else:
+            write_chunk(self._files, chunk)
           blocks[table].update(changed.tolist())
+        for table, chunks in parts.items():
+          file = self._files[table]
+          file.write_rows(*join_columns(chunks, file.columns))
     except CopyDamagedError as e:
       self._forget_position(str(e))
       raise
@@ -383,16 +345,6 @@ class ReplicaWriter:
 
   def _remove_incoming(self) -> None:
     storage.remove_directory(self._copy / INCOMING, ignore_errors=True)
-
-
-def _write_chunk(files: Mapping[str, TableFile], chunk: RowChunk) -> None:
-  array = files[chunk.table].array
-  width = chunk.values.shape[1]
-  if width == array.shape[1]:
-    array[chunk.ids] = chunk.values
-  else:
-    columns = slice(chunk.first_column, chunk.first_column + width)
-    array[chunk.ids, columns] = chunk.values
 
 
 def _lock_copy(copy: pathlib.Path):

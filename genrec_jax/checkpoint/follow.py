@@ -1,7 +1,7 @@
 """Keeps a serving copy of the tables that a run publishes.
 
     python -m genrec_jax.checkpoint.follow SOURCE COPY [--tables a,b]
-        [--poll 10] [--once] [--verify] [--key-file KEY]
+        [--packed a=tbe_int4] [--poll 10] [--once] [--verify] [--key-file KEY]
 
 SOURCE is the workdir of a run that publishes (config.checkpoint.publish), or a
 directory of checkpoints that were saved by rows. COPY is a directory that only
@@ -34,7 +34,7 @@ import pathlib
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -54,6 +54,7 @@ from genrec_jax.checkpoint.manifest import (
   IncompleteError,
 )
 from genrec_jax.numerics.formats import FORMATS, Formats
+from genrec_jax.numerics.fused_rows import FUSED_ROWS
 
 PUBLISHED = 'published'
 _LOOKS = 5  # of an update, at a directory where something is in the way
@@ -77,6 +78,7 @@ class Follower(contextlib.AbstractContextManager):
     copy: str | os.PathLike,
     *,
     tables: Sequence[str] | None = None,
+    packed: Mapping[str, str] | None = None,
     log: Callable[[str], object] = print,
     formats: Formats = FORMATS,
     key_file: str | os.PathLike = '',
@@ -89,6 +91,9 @@ class Follower(contextlib.AbstractContextManager):
         be there yet.
       copy: a directory of this follower alone, made if need be.
       tables: names of those to copy; None for all.
+      packed: table -> the format in which the copy has its rows, a key of
+        `fused_rows.FUSED_ROWS`, such as 'tbe_int8', 'tbe_int4' or 'tbe_int2';
+        others keep the numbers they come in.
       log: receives a line about every step applied and all that is unusual.
       formats: the number formats in which rows may come, see
         `numerics.formats.extend_formats`.
@@ -102,6 +107,7 @@ class Follower(contextlib.AbstractContextManager):
     self.source = storage.absolute_path(source)
     self.refused: dict[int, str] = {}
     self._tables = tables and tuple(dict.fromkeys(tables))
+    self._packed = _check_packed(packed or {}, self._tables)
     self._log = log
     self._said = set()  # lines that are not to be repeated
     self._half = set()  # steps that were half-written at the last look
@@ -211,6 +217,8 @@ class Follower(contextlib.AbstractContextManager):
       as_wanted = position.every
     else:
       as_wanted = set(self._tables) == set(position.tables)
+    for name, about in position.tables.items():
+      as_wanted &= about.get('packed') == self._packed.get(name)
     return (position.step, position.identity) if as_wanted else None
 
   def _find_line(self, directory, at) -> Line | None:
@@ -331,6 +339,7 @@ class Follower(contextlib.AbstractContextManager):
           ):
             building.put(chunk)
             rows += _count_rows(chunk)
+          building.finish_step()
           if step == base:
             building.check_whole()
         self._log_progress(directory, body, tables, rows, start)
@@ -351,13 +360,17 @@ class Follower(contextlib.AbstractContextManager):
         'rows; follow what a run publishes with config.checkpoint.publish.every'
       )
     there = body['rows']['tables']
-    for name in self._tables or there:
+    for name in [*(self._tables or there), *self._packed]:
       if name not in there:
         raise CheckpointError(
           f'{self._find_directory()} has no table {name!r}; there are: '
           + ', '.join(there)
         )
-    return {name: there[name] for name in self._tables or there}
+    return {
+      name: there[name]
+      | ({'packed': self._packed[name]} if name in self._packed else {})
+      for name in self._tables or there
+    }
 
   def _log_progress(
     self, directory, body, tables, rows: int, start: float
@@ -378,6 +391,26 @@ class Follower(contextlib.AbstractContextManager):
     if line not in self._said:
       self._said.add(line)
       self._log(line)
+
+
+def _check_packed(packed: Mapping[str, str], tables) -> dict[str, str]:
+  for name, number_format in packed.items():
+    if number_format not in FUSED_ROWS:
+      raise ValueError(
+        f'table {name!r} cannot be packed as {number_format!r}; there are: '
+        + ', '.join(FUSED_ROWS)
+      )
+    if tables is not None and name not in tables:
+      raise ValueError(f'table {name!r} is to be packed, and not copied')
+  return dict(packed)
+
+
+def _parse_packed(text: str) -> dict[str, str]:
+  """The value of --packed."""
+  pairs = [pair.rpartition('=') for pair in text.split(',')]
+  if not all(table and number_format for table, _, number_format in pairs):
+    raise ValueError('--packed is a list of TABLE=FORMAT, separated by commas')
+  return {table: number_format for table, _, number_format in pairs}
 
 
 def _open_manifest(
@@ -409,6 +442,12 @@ def main(argv: list[str] | None = None) -> int:
     '--tables', help='names, separated by commas (default: all)'
   )
   parser.add_argument(
+    '--packed',
+    metavar='TABLE=FORMAT,...',
+    help='tables whose rows the copy packs: tbe_int8, tbe_int4, tbe_int2 or '
+    'another format of numerics/fused_rows.py',
+  )
+  parser.add_argument(
     '--poll', type=float, default=10.0, help='seconds between looks'
   )
   parser.add_argument('--once', action='store_true', help='update and end')
@@ -423,10 +462,17 @@ def main(argv: list[str] | None = None) -> int:
   args = parser.parse_args(argv)
   tables = args.tables.split(',') if args.tables else None
   try:
+    packed = _check_packed(
+      _parse_packed(args.packed) if args.packed else {}, tables
+    )
+  except ValueError as e:
+    parser.error(str(e))
+  try:
     with Follower(
       args.source,
       args.copy,
       tables=tables,
+      packed=packed,
       log=last_resort.print_result,
       key_file=args.key_file,
       verify=args.verify,

@@ -6,7 +6,8 @@
     COPY/
       POSITION.json      which step it holds, and in which files
       generation.npy     int64 [2]: odd while rows change, else even; the step
-      1200-3/item.npy    [rows, dim], with checksums beside it, table_file.py
+      1200-3/item.npy    [rows, dim], with checksums beside it, table_file.py;
+                         or rows packed in 8, 4 or 2 bits a number
       incoming/1400/     a delta on its way into the tables
       LOCK               held by the follower, see copy_writer.py
 
@@ -28,6 +29,7 @@ from genrec_jax.checkpoint import manifest_rules, row_files, storage, table_file
 from genrec_jax.checkpoint.errors import CheckpointError, DamagedError
 from genrec_jax.checkpoint.table_file import TableFile
 from genrec_jax.data.quoting import quote
+from genrec_jax.numerics.fused_rows import FUSED_ROWS
 
 FORMAT = 1
 POSITION, GENERATION = 'POSITION.json', 'generation.npy'
@@ -51,7 +53,7 @@ class CopyPosition:
     directory: of the tables, in the copy.
     every: whether they are all of the source.
     tables: name -> {'rows', 'dim', 'dtype', 'file', 'checksums'}, the files in
-      the copy.
+      the copy; of packed rows 'packed', too, their format.
   """
 
   source: str
@@ -80,6 +82,10 @@ class CopyPosition:
     manifest_rules.check_tables(self.tables)
     for name, about in self.tables.items():
       given = {key: about[key] for key in _KEYS}
+      if 'packed' in about:
+        given['packed'] = about['packed']
+        if about['packed'] not in FUSED_ROWS:
+          raise ValueError(f'table {name!r} is packed in an unknown format')
       # Those of earlier versions have no checksums, or other names.
       files = [
         f'{self.directory}/{escape(name)}.npy'
@@ -187,12 +193,15 @@ class ServingCopy:
 
   @property
   def tables(self) -> dict[str, dict]:
-    """Name -> {'rows', 'dim', 'dtype', 'file', 'checksums'}."""
+    """Name -> {'rows', 'dim', 'dtype', 'file', 'checksums'}, and 'packed'."""
     self._refresh_maps()
     return self._position.tables
 
   def table(self, name: str) -> np.ndarray:
     """The rows `[rows, dim]`, mapped; they change as deltas are applied.
+
+    Of a table that is packed, the bytes of its rows: uint8 `[rows, bytes]`, for
+    `fused_rows.split_parts` or the operators of FBGEMM.
 
     Ask again from time to time: tables that were built anew are other arrays.
     The first time, a table of a copy of more than `WHOLE_BYTES` is read and
@@ -220,7 +229,8 @@ class ServingCopy:
       wait_s: how long to try again while a delta is being applied.
 
     Returns:
-      Rows `[n, dim]`, and their step; None where they may be of two steps.
+      Rows `[n, dim]`, those of a packed table as float32, and their step; None
+      where they may be of two steps.
 
     Raises:
       CheckpointError: the rows are damaged.
@@ -235,9 +245,9 @@ class ServingCopy:
       self._require_whole(table, table.find_blocks(ids))
       step, after = self.step, int(self._generation[0])
       if after == self._seen and after % 2 == 0:
-        return rows, step
+        return table.unpack_rows(rows), step
       if time.monotonic() >= deadline:
-        return rows, None
+        return table.unpack_rows(rows), None
       time.sleep(0.001)
 
   def _refresh_maps(self) -> None:

@@ -1,6 +1,7 @@
 """A table of a serving copy: a mapped .npy file with checksums of its blocks.
 
-    1200-3/item.npy           [rows, dim]; bfloat16 as uint16
+    1200-3/item.npy           [rows, dim]; bfloat16 as uint16; packed rows as
+                              uint8 [rows, bytes], see `fused_rows.FUSED_ROWS`
     1200-3/item.crc32.npy     uint32, the CRC-32 of each 1 MB of item.npy
 
 The follower changes both in place. After a kill they may disagree where a delta
@@ -22,6 +23,7 @@ from genrec_jax.checkpoint.errors import (
   CopyDamagedError,
   DamagedError,
 )
+from genrec_jax.numerics import fused_rows
 
 BLOCK = 1 << 20
 _HEADER_BYTES = 4096
@@ -31,7 +33,7 @@ class TableFile:
   """A table, mapped, and what its blocks should be.
 
   Attributes:
-    array: `[rows, dim]`.
+    array: `[rows, dim]`, or `[rows, bytes]` of packed rows.
   """
 
   def __init__(self, copy: pathlib.Path, about: dict, mode: str):
@@ -40,7 +42,7 @@ class TableFile:
     Args:
       copy: directory of the copy.
       about: its 'rows', 'dim', 'dtype', 'file' and, except in copies of earlier
-        versions, 'checksums'.
+        versions, 'checksums'; of packed rows 'packed', their format.
       mode: 'r' or 'r+'.
 
     Raises:
@@ -49,7 +51,9 @@ class TableFile:
       FileNotFoundError: a file is missing.
     """
     self._path = copy / about['file']
-    shape, dtype = (about['rows'], about['dim']), np.dtype(about['dtype'])
+    shape, dtype = _stored_array(about)
+    self.columns = about['dim']
+    self._format = fused_rows.FUSED_ROWS.get(about.get('packed'))
     self._bytes, array = map_array(copy, about['file'], mode)
     if array.shape != shape or array.dtype != _stored_dtype(dtype):
       raise DamagedError(f'{self._path} has another shape than it should')
@@ -67,6 +71,22 @@ class TableFile:
   @property
   def nbytes(self) -> int:
     return len(self._bytes)
+
+  @property
+  def is_packed(self) -> bool:
+    return self._format is not None
+
+  def unpack_rows(self, rows: np.ndarray) -> np.ndarray:
+    """Rows of `array` as numbers: those of packed rows as float32."""
+    if self._format is None:
+      return rows
+    return fused_rows.split_parts(self._format, rows, self.columns)
+
+  def write_rows(self, ids: np.ndarray | slice, rows: np.ndarray) -> None:
+    """Puts rows `[n, dim]` of numbers into the table."""
+    if self._format is not None:
+      rows = fused_rows.join_parts(self._format, rows)
+    self.array[ids] = rows
 
   def find_blocks(self, ids: np.ndarray) -> np.ndarray:
     """The numbers of the blocks that rows lie in, ascending."""
@@ -127,8 +147,8 @@ class TableFile:
 
 def create_table(path: pathlib.Path, about: dict) -> None:
   """Makes the file of a table of zeros, with all its space on the disk."""
-  dtype = _stored_dtype(np.dtype(about['dtype']))
-  shape = about['rows'], about['dim']
+  shape, dtype = _stored_array(about)
+  dtype = _stored_dtype(dtype)
   with storage.create_file(path) as file:
     np.lib.format.write_array_header_1_0(
       file,
@@ -186,6 +206,14 @@ def map_array(
     raise CheckpointError(f'{path} cannot be read ({e.strerror or e})') from e
   except Exception as e:  # a damaged header fails in many ways
     raise DamagedError(f'{path} is damaged ({str(e)[:200]})') from e
+
+
+def _stored_array(about: dict) -> tuple[tuple[int, int], np.dtype]:
+  """Shape and dtype of a table in its file."""
+  if name := about.get('packed'):
+    size = fused_rows.FUSED_ROWS[name].bytes_per_row(about['dim'])
+    return (about['rows'], size), np.dtype(np.uint8)
+  return (about['rows'], about['dim']), np.dtype(about['dtype'])
 
 
 def _stored_dtype(dtype: np.dtype) -> np.dtype:

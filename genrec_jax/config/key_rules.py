@@ -112,6 +112,7 @@ SHARED = {
   'compile_cache.directory': TEXT,
   'compile_cache.max_gb': ZERO_OR_MORE,
   'numerics.policy': PAIRS,
+  'numerics.rows': PAIRS,
   'parallel.replicas': whole(1, 2**16),
   'parallel.hosts': whole(1, 2**16),
   'parallel.devices': whole(0, 2**16),

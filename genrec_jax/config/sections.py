@@ -210,6 +210,10 @@ def numerics() -> ConfigDict:
       # those of the first and the last layer, which have 'bfloat16'. () leaves
       # every product as it is. See docs/numerics.md.
       policy=(),
+      # (regex of a table, format of packed rows) pairs: evaluations and
+      # predictions read the rows of these tables as a service does that has
+      # them in 8, 4 or 2 bits. A training refuses it. See docs/numerics.md.
+      rows=(),
     )
   )
 

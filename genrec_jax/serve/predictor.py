@@ -84,7 +84,9 @@ class Predictor:
     items = ItemCatalogue.load(workdir)
     task = Retrieval.from_config(config, items.corpus, items.counts, extensions)
     runtime = make_runtime and make_runtime(task)
-    weights = load_weights(workdir, task, checkpoint, extensions, runtime)
+    weights = load_weights(
+      workdir, task, checkpoint, extensions, runtime, config.numerics.rows
+    )
     LOG.info('weights of step %d', weights.step)
     return cls(task, weights, items, config, extensions, runtime)
 

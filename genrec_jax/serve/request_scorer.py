@@ -104,7 +104,9 @@ class RequestScorer:
     )
     task = RequestRanking.from_config(config, encoding.spec, extensions)
     runtime = make_runtime and make_runtime(task)
-    weights = load_weights(workdir, task, checkpoint, extensions, runtime)
+    weights = load_weights(
+      workdir, task, checkpoint, extensions, runtime, config.numerics.rows
+    )
     LOG.info('weights of step %d', weights.step)
     return cls(task, weights, encoding, config, extensions, runtime)
 

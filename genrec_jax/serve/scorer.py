@@ -96,7 +96,9 @@ class Scorer:
       towers=tower_file.read_run_towers(workdir, config),
     )
     runtime = make_runtime and make_runtime(task)
-    weights = load_weights(workdir, task, checkpoint, extensions, runtime)
+    weights = load_weights(
+      workdir, task, checkpoint, extensions, runtime, config.numerics.rows
+    )
     LOG.info('weights of step %d', weights.step)
     return cls(task, weights, encoder, config, extensions, runtime)
 

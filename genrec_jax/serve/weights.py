@@ -20,6 +20,12 @@ from genrec_jax.embedding import id_maps, relayout
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.numerics.formats import extend_formats
+from genrec_jax.numerics.policy import Rules
+from genrec_jax.numerics.row_formats import (
+  choose_formats,
+  describe_formats,
+  round_table,
+)
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.state import flatten_state, unflatten_state
 
@@ -43,6 +49,7 @@ def load_weights(
   checkpoint: str,
   extensions: Extensions | None = None,
   runtime: EvalRuntime | None = None,
+  row_formats: Rules = (),
 ) -> Weights:
   """The weights of a workdir's 'best' or 'latest' checkpoint.
 
@@ -56,7 +63,26 @@ def load_weights(
     extensions: what is used from outside the library.
     runtime: where the weights shall lie. On a mesh, each device gets its part
       of the tables; None, or one device, has them put together.
+    row_formats: (regex of a table, format) pairs, `config.numerics.rows`.
   """
+  if row_formats and hasattr(runtime, 'restore_weights'):
+    raise ValueError(
+      'numerics.rows reads whole tables: evaluate and predict on one device'
+    )
+  weights = _load(workdir, task, checkpoint, extensions, runtime)
+  if not row_formats:
+    return weights
+  tables = dict(weights.tables)
+  chosen = choose_formats(row_formats, list(tables))
+  dims = {name: tables[name].shape[-1] for name in chosen}
+  LOG.info('%s', describe_formats(chosen, dims))
+  for name, number_format in chosen.items():
+    tables[name] = round_table(tables[name], number_format)
+  return dataclasses.replace(weights, tables=tables)
+
+
+def _load(workdir, task, checkpoint, extensions, runtime) -> Weights:
+  """As `load_weights`, in the numbers of the training."""
   workdir = pathlib.Path(workdir)
   if checkpoint not in ('best', 'latest'):
     raise ValueError(

@@ -47,6 +47,7 @@ from genrec_jax.train.settings_checks import (
   check_settings,
   check_unused,
   describe_nan,
+  refuse_packed_rows,
 )
 from genrec_jax.train.workdir_watch import WorkdirWatch
 from genrec_jax.weights.start import import_weights
@@ -101,6 +102,7 @@ def train_and_evaluate(
   continues = bool(list_traces(workdir))
   check_unused(config, continues=continues)
   check_files(config, continues=continues)
+  refuse_packed_rows(config)
   with (
     own_workdir(workdir, config, defaults),
     job.all_or_none('training', config.parallel.heartbeat_s),

@@ -177,6 +177,7 @@ def evaluate_run(
     choose_checkpoint(config),
     experiment.extensions,
     experiment.runtime,
+    config.numerics.rows,
   )
   LOG.info('weights of step %d', weights.step)
   evaluators = {

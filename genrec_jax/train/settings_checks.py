@@ -14,7 +14,7 @@ from genrec_jax.data import datasets
 from genrec_jax.data.quoting import quote
 from genrec_jax.data.ranking import annotations, schema, split_rules
 from genrec_jax.embedding.stores import host_tables
-from genrec_jax.numerics import policy
+from genrec_jax.numerics import policy, row_formats
 from genrec_jax.runtime import optimizer, planning
 from genrec_jax.runtime.unused_settings import find_unused
 from genrec_jax.tasks import metrics as retrieval_metrics
@@ -125,6 +125,15 @@ def refuse_host_tables(config, extensions: Extensions | None) -> None:
     )
 
 
+def refuse_packed_rows(config) -> None:
+  """Refuses a training with `numerics.rows`, which is of what comes after."""
+  if config.numerics.rows:
+    raise config_lib.ConfigError(
+      'numerics.rows is for evaluations and predictions: train without it, and '
+      'give it to `genrec eval` or `genrec predict`'
+    )
+
+
 def check_files(config, *, continues: bool) -> None:
   """Refuses files that are not there, before any data are read.
 
@@ -160,6 +169,8 @@ def _read_sections(config, extensions: Extensions, named: bool) -> None:
   config_lib.table_settings(config)
   for rule in config.numerics.policy:
     policy.check_rule(rule)
+  for rule in config.numerics.rows:
+    row_formats.check_rule(rule)
   p = config.parallel
   planning.check_parallel(p, p.replicas * p.hosts * max(1, p.devices))
   if not named:

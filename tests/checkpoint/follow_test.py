@@ -214,13 +214,13 @@ def test_readers_are_told_of_rows_of_two_steps(
 ):
   run.line(1, 2)
   follower.update()
-  reader, put, found = ServingCopy(copy), follow.copy_writer._write_chunk, []
+  reader, put, found = ServingCopy(copy), follow.copy_writer.write_chunk, []
 
   def reading(arrays, chunk):
     put(arrays, chunk)
     found.append(reader.read('item', [0, 1])[1])
 
-  monkeypatch.setattr(follow.copy_writer, '_write_chunk', reading)
+  monkeypatch.setattr(follow.copy_writer, 'write_chunk', reading)
   run.delta(3)
   follower.update()
   assert set(found) == {None} and reader.read('item', [0])[1] == 3

@@ -179,3 +179,14 @@ def test_nan_is_refused(untimed, where):
   bad = Predictor(task, Weights(params, w.tables, 1), items, config)
   with pytest.raises(FloatingPointError, match='scores some items NaN'):
     bad.recommend([[1, 2]])
+
+
+def test_tables_of_few_bits_are_those_that_are_read(trained, own):
+  config, directory = own(trained, numerics__rows="(('items', 'tbe_int2'),)")
+  found = Predictor.load(directory, config)
+  whole = Predictor.load(directory)
+  table, wide = (
+    np.asarray(x._weights['tables']['items']) for x in (found, whole)
+  )
+  assert all(len(np.unique(row)) <= 4 for row in table) and len(table) > 20
+  assert np.abs(table - wide).max() <= np.ptp(wide) / 3

@@ -124,3 +124,35 @@ def test_refusals(run, tmp_path):
     shutil.rmtree(copy / name)
   with pytest.raises(ValueError, match='no checkpoint; train first'):
     results.evaluate_run(config, copy, TASK_KINDS)
+
+
+def test_tables_of_few_bits(run, caplog):
+  config, directory, report = run
+  caplog.set_level('INFO', 'genrec_jax')
+  before = files(directory)
+  hits = {}
+  for name in ('fbgemm_fp16', 'tbe_int2'):
+    other = changed(config, numerics__rows=f"(('.*', '{name}'),)")
+    found = results.evaluate_run(other, directory, TASK_KINDS)
+    hits[name] = found['metrics']['test']['mrr']
+    assert f'in {name} (' in caplog.text
+  assert files(directory) == before
+  wanted = report['metrics']['test']['mrr']
+  assert hits['fbgemm_fp16'] == pytest.approx(wanted, abs=1e-3)
+  assert hits['tbe_int2'] != wanted
+  for rules, words in (
+    ("(('item', 'tbe_int2'),)", 'matches no table'),
+    ("(('.*', 'int2'),)", 'formats are'),
+  ):
+    with pytest.raises(ValueError, match=words):
+      results.evaluate_run(
+        changed(config, numerics__rows=rules), directory, TASK_KINDS
+      )
+
+
+def test_a_training_refuses_tables_of_few_bits(run, tmp_path):
+  config, _, _ = run
+  other = changed(config, numerics__rows="(('.*', 'tbe_int2'),)")
+  with pytest.raises(config_lib.ConfigError, match='train without it'):
+    loop.train_and_evaluate(other, tmp_path / 'new', TASK_KINDS)
+  assert not (tmp_path / 'new').exists()
