@@ -14,6 +14,7 @@
 #include "cpu_groups.h"
 #include "cpu_lookup.h"
 #include "cpu_optimizers.h"
+#include "cpu_packed.h"
 #include "cpu_threads.h"
 #include "cpu_update.h"
 #include "xla/ffi/api/ffi.h"
@@ -187,6 +188,40 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Arg<Ids>()
         .Arg<Floats>()
         .Ret<Floats>()
+        .Attr<int64_t>("threads"));
+
+ffi::Error PackedBagImpl(ffi::ThreadPool pool, ffi::Buffer<ffi::U8> rows,
+                         Ids ids, Ids lengths, Floats weights,
+                         ffi::Result<Floats> out, int64_t bits, bool leading,
+                         bool half, int64_t threads) {
+  const int64_t columns = out->dimensions()[1], numbers = half ? 4 : 8;
+  const int64_t codes = (columns * bits + 7) / 8;
+  const PackedTable table = {
+      rows.typed_data(), rows.dimensions()[0], rows.dimensions()[1],
+      columns, leading ? numbers : 0, leading ? 0 : codes, half};
+  if (table.bytes != codes + numbers)
+    return ffi::Error::InvalidArgument("rows of another number of bytes");
+  const auto run = bits == 8   ? PackedBags<8>
+                   : bits == 4 ? PackedBags<4>
+                   : bits == 2 ? PackedBags<2>
+                               : nullptr;
+  if (!run) return ffi::Error::InvalidArgument("bits must be 8, 4 or 2");
+  run(pool, threads, table, ids, lengths, OrNull(weights), out->typed_data());
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    PackedBag, PackedBagImpl,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::Buffer<ffi::U8>>()
+        .Arg<Ids>()
+        .Arg<Ids>()
+        .Arg<Floats>()
+        .Ret<Floats>()
+        .Attr<int64_t>("bits")
+        .Attr<bool>("leading")
+        .Attr<bool>("half")
         .Attr<int64_t>("threads"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(

@@ -65,6 +65,28 @@ def bag(table, ids, lengths, weights):
   return _call('Bag', out, (table, ids, lengths, _some(weights, jnp.float32)))
 
 
+def packed_bag(rows, ids, lengths, weights, columns, bits, leading, half):
+  """Sums bags of rows of whole numbers of few bits.
+
+  Args:
+    rows: `[R, bytes]` uint8: codes, and scale and bias of each row.
+    ids: `[K]` int32.
+    lengths: `[B]` int32.
+    weights: `[K]`, or None.
+    columns: D.
+    bits: of a code, 8, 4 or 2.
+    leading: whether scale and bias come first.
+    half: whether they are float16; float32 if not.
+
+  Returns:
+    `[B, D]` float32; NaN for a bag with an id that is no row.
+  """
+  out = jax.ShapeDtypeStruct((lengths.shape[0], columns), jnp.float32)
+  args = rows, ids, lengths, _some(weights, jnp.float32)
+  options = dict(bits=np.int64(bits), leading=leading, half=half)
+  return _call('PackedBag', out, args, **options)
+
+
 def gather(table, ids, count, spare):
   """Reads rows. See `spec`."""
   out = jax.ShapeDtypeStruct((ids.shape[0], table.shape[1]), table.dtype)

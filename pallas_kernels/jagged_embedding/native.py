@@ -17,7 +17,8 @@ import jax
 from pallas_kernels.jagged_embedding import compiler, prebuilt
 
 TARGETS = (
-  'Bag', 'GatherRows', 'WeightGradient', 'Merge', 'UpdateMerged', 'BagUpdate',
+  'Bag', 'PackedBag', 'GatherRows', 'WeightGradient', 'Merge', 'UpdateMerged',
+  'BagUpdate',
 )  # fmt: skip
 PREFIX = 'pallas_kernels.jagged_embedding.'
 SWITCH = 'PALLAS_KERNELS_CPU'

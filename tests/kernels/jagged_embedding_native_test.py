@@ -61,6 +61,14 @@ def compute() -> tuple[dict, dict]:
     'gather': api.gather(*bags[:2], lengths=case['lengths']),
     'merge': api.bag_row_gradient(case['grads'], *bags[1:], len(case['table'])),
   }
+  # The product of a code and a float16 is exact in float32.
+  rng, rows = np.random.default_rng(0), len(case['table'])
+  for bits in (8, 4, 2):
+    packed = rng.integers(0, 256, (rows, 4 + -(-83 * bits // 8)), np.uint8)
+    packed[:, :4] = rng.normal(size=(rows, 2)).astype(np.float16).view(np.uint8)
+    exact[f'packed {bits}'] = cpu.packed_bag(
+      jnp.asarray(packed), *bags[1:], None, 83, bits, leading=True, half=True
+    )
   fused = {
     'weighted': api.embedding_bag(*bags, weights=case['weights']),
     'dots': api.bag_weight_gradient(bags[0], case['grads'], *bags[1:]),
