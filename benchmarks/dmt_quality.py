@@ -141,6 +141,8 @@ def list_stages() -> list[list[Case]]:
     make((1, 2, 3), *others),
     make((1, 2, 3), ('dcn', 'flat'), ('dcn', 'coherent', 4)),
     make((1, 2, 3), ('wukong', 'flat'), ('wukong', 'coherent', 4)),
+    make((1, 2, 3), ('wukong', 'coherent', 4, (('tower', 'wukong_layer'),))),
+    make((1, 2, 3), ('wukong', 'coherent', 4, (('tower', 'dlrm'),))),
     make((4, 5), *dlrm, *others),
   ]
 

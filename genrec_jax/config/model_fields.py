@@ -23,7 +23,8 @@ class Towers:
       'auto:N' for N, of features that in the training data go together, or the
       path of a towers.json; see docs/dmt.md.
     tower: what a tower computes: 'own' is that of the model, 'dlrm', 'dcn' and
-      'wukong' those of these models, 'identity' nothing.
+      'wukong' those of these models, 'wukong_layer' that of Wukong with sums of
+      the vectors added, 'identity' nothing.
     tower_width: width of the rows of tables under towers; 0 is `dim`.
     tower_compression: how many times fewer numbers leave a tower than go in.
     tower_vectors: vectors made of a whole tower, c; 0 is what
@@ -43,4 +44,7 @@ class Towers:
   tower_dropout: float = 0.0
 
   def __post_init__(self):
-    check_fields(self, tower=('own', 'dlrm', 'dcn', 'wukong', 'identity'))
+    check_fields(
+      self,
+      tower=('own', 'dlrm', 'dcn', 'wukong', 'wukong_layer', 'identity'),
+    )

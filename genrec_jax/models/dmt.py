@@ -7,7 +7,8 @@
 | TM of DLRM, (c, p, D)                 | `DLRMTower`: `flat` makes c vectors |
 |                                       | of all, `each` makes p of each      |
 | TM of DCN: CrossNet, then projection  | `DCNTower`                          |
-| TM of Wukong                          | `WukongTower`, one FM block         |
+| TM of Wukong                          | `WukongTower`, one FM block;        |
+|                                       | `WukongLayerTower`, with sums, too  |
 | N, width of a row; D, of a vector     | `tower_width`; `dim`                |
 | CR, compression                       | F N / sum of the vectors' widths    |
 | over-arch                             | the model itself, over their vectors|
@@ -139,6 +140,24 @@ class WukongTower(wukong.FactorizationBlock):
     return flat * self.norm.scale[...][None] + self.norm.shift[...][None] * real
 
 
+class WukongLayerTower(nnx.Module):
+  """That block, and c sums of the vectors, added: what a Wukong layer has.
+
+  Products of vectors say nothing of the vectors themselves. Above a tower of
+  the block alone, a model that must know which row it was cannot.
+  """
+
+  def __init__(self, sizes: 'TowerSizes', config, rngs: nnx.Rngs):
+    self.fmb = WukongTower(sizes, config, rngs)
+    self.lcb = wukong.Mix(sizes.most, sizes.made, rngs)
+
+  def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
+    """`[N, V, W]`, `[V]` -> `[N, c, D]`."""
+    # Vectors that are not there are zeros, and add nothing.
+    sums = jnp.swapaxes(self.lcb(jnp.swapaxes(x, 0, 1)), 0, 1)
+    return self.fmb(x, mask) + sums
+
+
 class IdentityTower(nnx.Module):
   """Nothing: the exchange in two steps alone."""
 
@@ -154,6 +173,7 @@ _CLASSES = {
   'dlrm': DLRMTower,
   'dcn': DCNTower,
   'wukong': WukongTower,
+  'wukong_layer': WukongLayerTower,
   'identity': IdentityTower,
 }
 
@@ -227,11 +247,11 @@ def plan_sizes(config, widths: Sequence[Sequence[int]]) -> TowerSizes:
         f'{c.tower_width} must be model.dim={c.dim}, or 0'
       )
     return TowerSizes(vectors, width, c.dim, (0,) * len(vectors), 1)
-  if module == 'wukong' and width != c.dim:
+  if module in ('wukong', 'wukong_layer') and width != c.dim:
     raise ValueError(
-      "model.tower='wukong' multiplies vectors with each other and keeps their "
-      f'width: model.tower_width={c.tower_width} must be model.dim={c.dim}, or '
-      '0'
+      f'model.tower={module!r} multiplies vectors with each other and keeps '
+      f'their width: model.tower_width={c.tower_width} must be model.dim='
+      f'{c.dim}, or 0'
     )
   each = c.tower_each if module == 'dlrm' else 0
   if c.tower_each and module != 'dlrm':

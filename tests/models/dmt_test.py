@@ -33,6 +33,7 @@ CONFIGS = {
 }  # fmt: skip
 STATIC = dataclasses.replace(CONFIGS['wukong'], attentive=False)
 FULL = dataclasses.replace(CONFIGS['wukong'], fm='full')
+LAYER = dataclasses.replace(STATIC, tower='wukong_layer')
 
 
 def make(config, seed=0):
@@ -92,6 +93,12 @@ def wukong_oracle(module, x, sizes):
   return (h @ of(out.kernel) + of(out.bias)).reshape(N, -1, W)
 
 
+def wukong_layer_oracle(module, x, sizes):
+  kernel = of(module.lcb.kernel)[: x.shape[1]]
+  sums = np.einsum('nvd,vc->ncd', x, kernel)
+  return wukong_oracle(module.fmb, x, sizes) + sums
+
+
 @pytest.mark.parametrize('count', [1, 2, 3])
 @pytest.mark.parametrize(
   'config, oracle',
@@ -100,8 +107,9 @@ def wukong_oracle(module, x, sizes):
     (CONFIGS['dcn'], dcn_oracle),
     (STATIC, wukong_oracle),
     (FULL, wukong_oracle),
+    (LAYER, wukong_layer_oracle),
   ],
-  ids=['dlrm', 'dcn', 'wukong', 'wukong, full'],
+  ids=['dlrm', 'dcn', 'wukong', 'wukong, full', 'wukong_layer'],
 )
 def test_a_padded_tower_is_the_tower_of_what_is_there(config, oracle, count):
   sizes, module = make(config)
@@ -113,9 +121,9 @@ def test_a_padded_tower_is_the_tower_of_what_is_there(config, oracle, count):
   assert_close(y[:, jnp.array(kept)], wanted)
 
 
-@pytest.mark.parametrize('name', CONFIGS)
+@pytest.mark.parametrize('name', [*CONFIGS, 'wukong_layer'])
 def test_padding_has_no_gradient(name):
-  config = CONFIGS[name]
+  config = LAYER if name == 'wukong_layer' else CONFIGS[name]
   sizes, module = make(config)
   x, mask = draw(1, sizes.most)
 
