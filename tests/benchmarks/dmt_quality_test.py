@@ -103,6 +103,7 @@ def test_smoke_trains_each_choice_and_continues(tmp_path, rows):
     bench.main([*argv, '--only', 'nothing'])
 
 
+@pytest.mark.slow
 def test_smoke_of_frappe_takes_towers_of_a_run_of_its_own(tmp_path, rows):
   bench.main(
     ['--smoke', '--results', str(tmp_path), '--runs', str(tmp_path / 'r')]

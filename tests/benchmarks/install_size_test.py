@@ -56,6 +56,7 @@ def test_what_must_not_be_there_is_named(
   ]
 
 
+@pytest.mark.slow
 def test_smoke_looks_at_this_environment(tmp_path, rows):
   install_size.main(['--smoke', '--results', str(tmp_path)])
   found = rows('install_size')

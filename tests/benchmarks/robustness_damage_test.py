@@ -26,7 +26,7 @@ def test_a_sample_of_damages_to_requests(tmp_path):
   files = targets[0].files()
   for folder in ('data', 'requests', 'checkpoints'):
     assert any(file.startswith(f'{folder}/') for file in files)
-  rows = list(damage.walk(targets, 18, seed=1))
+  rows = list(damage.walk(targets, 9, seed=1))
   assert not [row for row in rows if row['outcome'] not in damage.GOOD]
   assert {'sentence', 'same'} <= {row['outcome'] for row in rows}
 

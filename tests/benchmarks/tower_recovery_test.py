@@ -35,6 +35,7 @@ def test_the_score_is_that_of_counted_pairs():
   assert doctest.testmod(bench).failed == 0
 
 
+@pytest.mark.slow
 def test_smoke_trains_and_judges_every_strategy(tmp_path, rows):
   bench.main(
     ['--smoke', '--results', str(tmp_path), '--runs', str(tmp_path / 'runs')]

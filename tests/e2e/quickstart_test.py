@@ -21,8 +21,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted((ROOT / 'configs').glob('*.py'))
 # What the others run through as well.
 ALIKE = (
-  'dmt_dcn_synthetic', 'dmt_wukong_synthetic', 'gr_streaming', 'gr_yambda',
-  'gsasrec_ml1m',
+  'dmt_dcn_synthetic', 'dmt_wukong_synthetic', 'gr_ml1m', 'gr_streaming',
+  'gr_yambda', 'gsasrec_ml1m', 'own_requests',
 )  # fmt: skip
 QUICK = [file for file in FILES if file.stem not in ALIKE]
 

@@ -79,7 +79,10 @@ def test_bfloat16_stays_close_to_float32(backend, mode):
   check(backend, arguments, mode=mode)
 
 
-@pytest.mark.parametrize('name', shapes.SHAPES)
+REAL = ('ml1m_hstu', 'books_hstu', 'synthetic_stream', 'ranking_cached', 'tiny')
+
+
+@pytest.mark.parametrize('name', slow_but(shapes.SHAPES, REAL))
 @pytest.mark.parametrize('backend', slow_but(cases.FAST_BACKENDS, ['xla']))
 def test_real_models_at_their_widths(backend, name):
   # The longer two of four: the reference holds [H, T, T] scores.

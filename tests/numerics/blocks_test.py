@@ -11,6 +11,7 @@ import pytest
 from genrec_jax.numerics import block_formats, block_products, blocks
 from genrec_jax.numerics.block_formats import BLOCK_FORMATS, BlockFormat
 from genrec_jax.numerics.blocks import Blocks, decode, encode
+from tests.marks import slow_but
 from tests.numerics import block_oracle
 
 # Thirty-two numbers of float32, all of few digits.
@@ -304,7 +305,11 @@ def test_any_axis_of_any_length(name, axis):
     assert encoded.scales.shape[axis % 3] == -(-size // number_format.block)
 
 
-@pytest.mark.parametrize('name', BLOCK_FORMATS)
+# Of each kind of element and scale one.
+EACH_KIND = ('mx9', 'mx4', 'mxfp8_e4m3', 'mxint8')
+
+
+@pytest.mark.parametrize('name', slow_but(BLOCK_FORMATS, EACH_KIND))
 def test_the_bits_do_not_depend_on_the_program(name):
   """NumPy, and compiled programs alone, in company, mapped and on a mesh."""
   number_format = BLOCK_FORMATS[name]

@@ -9,6 +9,7 @@ from genrec_jax.embedding.scheme import SCHEMES
 from genrec_jax.planner import Feature, Load
 from genrec_jax.planner.plan_traffic import list_plan
 from genrec_jax.planner.traffic import Wire
+from tests.marks import slow_but
 
 # No two tables are alike, nor is any number of rows a multiple of another.
 TAGS = Load('tags', 700, 32, features=(Feature(9.0, name='tags'), Feature(2.0)))
@@ -61,7 +62,7 @@ def test_rows(scheme, kind):
   check(plan, LOADS, Exchange(kind))
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', slow_but(KINDS, ['gather', 'ragged']))
 def test_different_schemes_codecs_and_widths_together(kind):
   loads = [
     *LOADS,

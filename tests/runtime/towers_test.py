@@ -232,7 +232,7 @@ def mark_slow(cases, *quick):
   ]
 
 
-@pytest.mark.parametrize('mesh, scheme', mark_slow(PLACED, 0, 3))
+@pytest.mark.parametrize('mesh, scheme', mark_slow(PLACED, 3))
 def test_an_identity_changes_no_bit(scheme, mesh):
   flat = train(None, mesh, scheme, placed=IDENTITY)
   under = train(IDENTITY, mesh, scheme)
@@ -243,7 +243,7 @@ def test_an_identity_changes_no_bit(scheme, mesh):
 @pytest.mark.parametrize(
   'options',
   [
-    {'microbatches': 4},
+    slow({'microbatches': 4}),
     slow({'pipeline': 'exact'}),
     {'pipeline': 'stale', 'microbatches': 4},
     {'replicas': 2, 'mesh': (2, 2)},
@@ -275,7 +275,7 @@ def test_an_identity_with_codecs(forward, backward):
 
 
 @pytest.mark.parametrize(
-  'mesh, scheme', mark_slow([*PLACED, ((2, 4), 'auto')], 0, 2, 3)
+  'mesh, scheme', mark_slow([*PLACED, ((2, 4), 'auto')], 2, 3)
 )
 def test_a_network_learns_what_it_would_on_one_device(scheme, mesh):
   one, many = train(NETWORK, (1, 1), outputs=3), train(
