@@ -17,7 +17,6 @@ from genrec_jax import notebook
 from genrec_jax.config import ConfigError, sweeps
 from genrec_jax.report.axes import linear_axis
 from genrec_jax.report.charts import Chart, Series
-from tests.marks import slow_but
 
 nbformat = pytest.importorskip('nbformat', reason="pip install -e '.[dev]'")
 nbclient = pytest.importorskip('nbclient', reason="pip install -e '.[dev]'")
@@ -102,8 +101,7 @@ def check_outputs(name: str, book) -> None:
     at = found.end()
 
 
-# What the longer one calls has tests of its own.
-@pytest.mark.parametrize('name', slow_but(NAMES, ['tpu']))
+@pytest.mark.parametrize('name', NAMES)
 def test_a_notebook_runs_from_start_to_end(name, tmp_path):
   book = read(name)
   for cell in code_cells(book):
