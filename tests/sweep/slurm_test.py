@@ -340,8 +340,10 @@ def real_cluster(tmp_path, monkeypatch):
   """Skips where there is no Slurm that answers; runs are fake ones."""
   if not shutil.which('sbatch'):
     pytest.skip('no Slurm')
-  if subprocess.run(['squeue'], capture_output=True, timeout=60).returncode:
-    pytest.skip('Slurm does not answer')
+  # A ping does not wait for a controller that is not there.
+  for command in (['scontrol', 'ping'], ['squeue']):
+    if subprocess.run(command, capture_output=True, timeout=60).returncode:
+      pytest.skip('Slurm does not answer')
   python = tmp_path / 'fake_python'
   python.write_text(PYTHON.format(python=sys.executable, paths=[os.getcwd()]))
   python.chmod(0o755)
@@ -380,10 +382,11 @@ def test_a_real_slurm(real_cluster, make_sweep):
     ({'jobs': 0}, 'at least 1'),
   ],
 )
-def test_options_that_cannot_be(options, message, make_sweep):
+def test_options_that_cannot_be(options, message, cluster, make_sweep):
   sweep, wanted = make_sweep('seed=0')
   with pytest.raises(ConfigError, match=message):
     slurm.submit(sweep, wanted, **options)
+  assert 'sbatch' not in cluster.read_text()  # only what it is, was asked
 
 
 def test_no_slurm_here(make_sweep, monkeypatch, tmp_path):
