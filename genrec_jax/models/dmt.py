@@ -143,8 +143,8 @@ class WukongTower(wukong.FactorizationBlock):
 class WukongLayerTower(nnx.Module):
   """That block, and c sums of the vectors, added: what a Wukong layer has.
 
-  Products of vectors say nothing of the vectors themselves. Above a tower of
-  the block alone, a model that must know which row it was cannot.
+  A sum weighs whole vectors. Where a tower makes one or two of them, DLRM's
+  product keeps more of which rows there were; see docs/dmt.md.
   """
 
   def __init__(self, sizes: 'TowerSizes', config, rngs: nnx.Rngs):
