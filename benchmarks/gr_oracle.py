@@ -6,6 +6,7 @@ what is seen. All of it is analytic in the parameters, so that a complex
 parameter p + ih gives the derivative as Im(f) / h, exactly.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -44,6 +45,33 @@ def layer_norm(x, scale=1.0, shift=0.0, eps=1e-5):
   """Over the whole vector."""
   centred = x - x.mean()
   return centred / np.sqrt((centred * centred).mean() + eps) * scale + shift
+
+
+@functools.cache  # for the derivatives of all parameters
+def write_mask(tokens, asked, contextual, window, full_tail) -> np.ndarray:
+  """The mask in words, pair by pair."""
+  history = tokens - asked - contextual
+
+  def place(m):  # context -1, events 0, 1, ..., candidates behind them
+    return max(-1, min(m - contextual, history))
+
+  def sees(i, j):
+    if i == j:
+      return True
+    if place(i) == -1:
+      return place(j) < history
+    if place(j) == -1:
+      distance = place(i) + 1
+    elif place(j) >= place(i):
+      return False
+    else:
+      distance = place(i) - place(j)
+    if window is None or distance <= window:
+      return True
+    return full_tail > 0 and place(i) >= history - full_tail
+
+  every = range(tokens)
+  return np.array([[sees(i, j) for j in every] for i in every])
 
 
 class Oracle:
@@ -282,13 +310,15 @@ class Oracle:
       k = uvqk[2 * values + keys :].reshape(c.heads, c.dqk)
       parts.append((u, v.reshape(c.heads, c.dv), q, k))
     after = []
+    mask = self.find_mask([token.kind for token in tokens], train)
     for i, token in enumerate(tokens):
-      attended = np.zeros((c.heads, c.dv))
-      for j in range(len(tokens)):
-        if self.sees(tokens, i, j, train):
-          score = alpha * (parts[i][2] * parts[j][3]).sum(axis=1)
-          score = score + self.bias(name, tokens, i, j, train)
-          attended = attended + (silu(score) / divisor)[:, None] * parts[j][1]
+      seen = np.flatnonzero(mask[i])
+      keys = np.stack([parts[j][3] for j in seen])
+      values = np.stack([parts[j][1] for j in seen])
+      scores = alpha * (parts[i][2] * keys).sum(axis=2)
+      bias = [self.bias(name, tokens, i, j, train) for j in seen]
+      scores = scores + np.array(bias)[:, None]
+      attended = ((silu(scores) / divisor)[:, :, None] * values).sum(axis=0)
       if c.group_norm:
         normed = np.concatenate(
           [
@@ -308,32 +338,12 @@ class Oracle:
       after.append(token.x + self.linear(f'{name}/output', y))
     return after
 
-  def sees(self, tokens, i, j, train) -> bool:
-    """The mask in words."""
+  def find_mask(self, kinds, train) -> np.ndarray:
+    """`[N, N]`: for each token, which it sees."""
     c = self.c
-    if i == j:
-      return True
-    both = c.context_mask == 'both'
-    asked = 0
-    if not self.is_listwise(train):
-      asked = sum(t.kind == CANDIDATE for t in tokens)
-    contextual = sum(t.kind == CONTEXT for t in tokens) if both else 0
-    history = len(tokens) - asked - contextual
-
-    def place(m):  # context -1, events 0, 1, ..., candidates behind them
-      return max(-1, min(m - contextual, history))
-
-    if place(i) == -1:
-      return place(j) < history
-    if place(j) == -1:
-      distance = place(i) + 1
-    elif place(j) >= place(i):
-      return False
-    else:
-      distance = place(i) - place(j)
-    if c.window is None or distance <= c.window:
-      return True
-    return c.full_tail > 0 and place(i) >= history - c.full_tail
+    asked = 0 if self.is_listwise(train) else kinds.count(CANDIDATE)
+    contextual = kinds.count(CONTEXT) if c.context_mask == 'both' else 0
+    return write_mask(len(kinds), asked, contextual, c.window, c.full_tail)
 
   def bias(self, name, tokens, i, j, train):
     total = 0.0

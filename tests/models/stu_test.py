@@ -128,6 +128,12 @@ def run(model, requests, key=None):
   return model.run(model.params, model.read(batch), batch, key)
 
 
+def score(model, requests):
+  """What `run` begins with, of models whose gradients nobody asks for."""
+  batch = model.pack(requests, *ROOM)
+  return model.score(model.params, model.read(batch), batch)
+
+
 def join(scores):
   return np.stack([np.asarray(scores[n]) for n in sorted(scores)], axis=1)
 
@@ -223,11 +229,11 @@ def test_arithmetic_in_bfloat16_gives_float32_scores(name, model):
     dataclasses.replace(model.config, dtype='bfloat16'), model.spec, True, QUICK
   )
   arguments = model.params, model.read(batch), batch
-  scores, _, _ = jax.eval_shape(narrow.run, *arguments, jax.random.key(0))
+  scores = jax.eval_shape(narrow.score, *arguments, jax.random.key(0))
   assert {y.dtype for y in scores.values()} == {jnp.dtype('float32')}
   if name == 'summed':
     expected = join(model.run(*arguments)[0])[:ALL]
-    error = join(narrow.run(*arguments)[0])[:ALL] - expected
+    error = join(narrow.score(*arguments))[:ALL] - expected
     # Of all scores together: each is behind some twenty roundings, the sum of
     # which is now and then three times its usual size.
     size = np.linalg.norm(error) / np.linalg.norm(expected)
@@ -269,13 +275,15 @@ def test_dropout_does_not_depend_on_the_shards():
       ),
     }
     batch = dataclasses.replace(batch, first=one, jagged=jagged)
-    return join(model.run(model.params, model.read(batch), batch, key)[0])
+    return join(model.score(model.params, model.read(batch), batch, key))
 
-  whole = join(run(model, requests, key)[0])
+  batch = model.pack(requests, *ROOM)
+  rows = model.read(batch)
+  whole = join(model.score(model.params, rows, batch, key))
   assert_close(shard(requests[:2], (0, 0, 0))[:5], whole[:5])
   behind = shard(requests[2:], (2, EVENTS[0] + EVENTS[1], 5))
   assert_close(behind[:6], whole[5:ALL])
-  other = join(run(model, requests, jax.random.key(4))[0])
+  other = join(model.score(model.params, rows, batch, jax.random.key(4)))
   assert np.all(np.any(whole[:ALL] != other[:ALL], axis=1))
 
 
@@ -290,7 +298,7 @@ def test_the_quirks_of_the_published_code():
   requests, oracle = draw(), model.oracle()
   longest = max(EVENTS[i] + CANDIDATE_COUNTS[i] + 2 for i in range(4))
   expected = [join(oracle.score(r, longest=longest)) for r in requests]
-  scores = join(run(model, requests)[0])[:ALL]
+  scores = join(score(model, requests))[:ALL]
   assert_close(scores, np.concatenate(expected))
   plain = join(run(build('published'), requests)[0])
   assert np.all(np.any(scores != plain[:ALL], axis=1))
@@ -300,7 +308,7 @@ def test_listwise_candidates_see_each_other_in_inference_unless_asked_not_to():
   requests = draw(ENRICHED)
   listwise = join(run(build('listwise'), requests)[0])[:ALL]
   published = build('listwise', reference_compat=('listwise_in_training',))
-  scores = join(run(published, requests)[0])[:ALL]
+  scores = join(score(published, requests))[:ALL]
   oracle = published.oracle()
   assert_close(
     scores, np.concatenate([join(oracle.score(r)) for r in requests])
@@ -320,8 +328,13 @@ def encoder(**options):
   reads = model.list_reads()
   tables = gr_requests.draw_tables(reads)
   rows = gr_requests.read_rows(jax.tree.map(jnp.asarray, tables), reads, batch)
-  x, sequences = model.prepare(rows, batch)
   graphdef, state = nnx.split(model)
+
+  @functools.partial(jax.jit, compiler_options=QUICK)
+  def prepare(rows, batch):
+    return nnx.merge(graphdef, state).prepare(rows, batch)
+
+  x, sequences = prepare(rows, batch)
 
   @functools.partial(jax.jit, compiler_options=QUICK)
   def encode(key):
@@ -372,8 +385,12 @@ def test_items_of_events_lack_what_candidates_alone_have():
 
 def encode_history(model, requests):
   batch = model.pack(requests, *ROOM)
-  made = model.make(model.params)
-  return np.asarray(made.encode_history(model.read(batch), batch))
+
+  @functools.partial(jax.jit, compiler_options=QUICK)
+  def encode(params, rows, batch):
+    return model.make(params).encode_history(rows, batch)
+
+  return np.asarray(encode(model.params, model.read(batch), batch))
 
 
 def test_events_are_encoded_without_what_follows():
