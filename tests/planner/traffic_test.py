@@ -59,10 +59,12 @@ def test_sums(scheme):
 @pytest.mark.parametrize('scheme', ['table_wise', 'column_wise', 'row_wise'])
 def test_rows(scheme, kind):
   plan = place(LOADS, scheme, pooling=dict.fromkeys(ALL_SUMS, 'rows'))
-  check(plan, LOADS, Exchange(kind))
+  # Of each kind one with a codec.
+  codec = 'float16' if scheme == 'row_wise' else 'float32'
+  check(plan, LOADS, Exchange(kind, forward=codec))
 
 
-@pytest.mark.parametrize('kind', slow_but(KINDS, ['gather', 'ragged']))
+@pytest.mark.parametrize('kind', slow_but(KINDS, ['gather']))
 def test_different_schemes_codecs_and_widths_together(kind):
   loads = [
     *LOADS,
