@@ -7,7 +7,6 @@ A program of its own: it needs torch, fbgemm-gpu-cpu and NumPy.
 
 import importlib.metadata
 import sys
-import time
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
 from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (
   IntNBitTableBatchedEmbeddingBagsCodegen,
 )
+from peer_fused_rows import measure  # which lies beside this program
 
 KINDS = {
   'float32': SparseType.FP32,
@@ -44,16 +44,6 @@ def main(source: str, target: str, repeats: str) -> None:
     bag.fill_random_weights()
     out[f'{name}/s'] = measure(lambda bag=bag: bag(ids, offsets), int(repeats))
   np.savez(target, **out)
-
-
-def measure(function, repeats: int) -> float:
-  function()
-  seconds = []
-  for _ in range(repeats):
-    begin = time.perf_counter()
-    function()
-    seconds.append(time.perf_counter() - begin)
-  return float(np.median(seconds))
 
 
 if __name__ == '__main__':

@@ -19,7 +19,6 @@ import functools
 import pathlib
 import subprocess
 import tempfile
-import time
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +27,7 @@ from ml_collections import ConfigDict
 
 import pallas_kernels
 from benchmarks import cli
+from benchmarks.quantiser_speed import measure
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import trees
 from genrec_jax.checkpoint.manager import CheckpointManager
@@ -43,7 +43,7 @@ COLUMNS = (
 FORMATS = (
   'fbgemm_fp16', 'tbe_int8', 'tbe_fp8', 'fbgemm_mx4', 'tbe_int4', 'tbe_int2',
 )  # fmt: skip
-METRICS = {'auc': '', 'logloss': '', 'hr@10': '', 'ndcg@10': ''}
+METRICS = ('auc', 'logloss', 'hr@10', 'ndcg@10')
 PLAIN = 'float32'
 WAYS = {'cpu': 'C++', 'xla': 'XLA'}
 ROWS, WIDTH, BAGS, IDS = 1_000_000, 64, 65_536, 20
@@ -123,13 +123,15 @@ def evaluate(workdir: str, number_format: str) -> tuple[dict, float]:
     before.unlink(missing_ok=True)
     if kept is not None:
       before.write_bytes(kept)
-  size = 0.0
-  for rows, dim in table_shapes(path):
-    per = 4 * dim
-    if number_format != PLAIN:
-      per = FUSED_ROWS[number_format].bytes_per_row(dim)
-    size += rows * per
+  shapes = table_shapes(path)
+  size = sum(rows * row_bytes(number_format, dim) for rows, dim in shapes)
   return found['metrics']['test'], size
+
+
+def row_bytes(number_format: str, dim: int) -> int:
+  if number_format == PLAIN:
+    return 4 * dim
+  return FUSED_ROWS[number_format].bytes_per_row(dim)
 
 
 def table_shapes(workdir: pathlib.Path) -> list[tuple[int, int]]:
@@ -180,9 +182,7 @@ def measure_speed(args) -> list[dict]:
   found = []
   for key, seconds in took.items():
     name, _, way = key.partition(', ')
-    size = 4.0 * table.size
-    if name in FUSED_ROWS:
-      size = rows * float(FUSED_ROWS[name].bytes_per_row(WIDTH))
+    size = rows * row_bytes(name, WIDTH)
     row = dict(
       case=f'speed/{key}',
       part='speed',
@@ -191,7 +191,7 @@ def measure_speed(args) -> list[dict]:
       ms=1e3 * seconds,
       mlookups_s=ids.size / seconds / 1e6,
       table_mb=size / 1e6,
-      bytes_x=size / (4.0 * table.size),
+      bytes_x=size / table.nbytes,
       float32_x=seconds / took[f'{PLAIN}, C++'],
     )
     if f'{name}/s' in peer:
@@ -200,17 +200,6 @@ def measure_speed(args) -> list[dict]:
       row['version'] = str(peer['version'])
     found.append(row)
   return found
-
-
-def measure(function, *given, repeats: int) -> float:
-  """Seconds of a call, the median, after one that compiles."""
-  jax.block_until_ready(function(*given))
-  seconds = []
-  for _ in range(repeats):
-    begin = time.perf_counter()
-    jax.block_until_ready(function(*given))
-    seconds.append(time.perf_counter() - begin)
-  return float(np.median(seconds))
 
 
 def run_peer(table: np.ndarray, ids: np.ndarray, args) -> dict:

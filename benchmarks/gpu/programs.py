@@ -1,4 +1,4 @@
-"""What 02 times and aot.py compiles: kernels, whole passes, a layer."""
+"""What is timed on a GPU: kernels, whole passes, a layer."""
 
 import functools
 
@@ -17,7 +17,6 @@ def program(case: dict, padded: int):
   if case['case'] == 'loop':
     one = jnp.ones(64, 'int32')
     return (lambda lengths, x: x * lengths[0]), one, one, 0
-
   width, heads = case['width'], measure.DIM // case['width']
   sizes = measure.lengths(case['max_len'], case['fill'], padded)
   inputs, dout = _batch(

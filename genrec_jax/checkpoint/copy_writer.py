@@ -48,11 +48,7 @@ from genrec_jax.checkpoint.serving_copy import (
   TABLES,
   CopyPosition,
 )
-from genrec_jax.checkpoint.staged_tables import (
-  StagedTables,
-  join_columns,
-  write_chunk,
-)
+from genrec_jax.checkpoint.staged_tables import RowWriter, StagedTables
 from genrec_jax.numerics.formats import FORMATS, Formats
 
 LOCK = 'LOCK'
@@ -202,7 +198,7 @@ class ReplicaWriter:
     body = manifest.read(directory, self._key)
     identity = chain.read_identity(directory)
     tables, blocks = self.position.tables, collections.defaultdict(set)
-    parts = collections.defaultdict(list)  # of packed rows
+    writer = RowWriter(self._files)
     try:
       with self._change_generation(step):
         for name, table in row_files.of_tables(body, tables):
@@ -212,14 +208,9 @@ class ReplicaWriter:
           changed = file.find_blocks(chunk.ids)
           # New checksums must not vouch for what was damaged before.
           file.trust(changed) if again else file.check(changed)
-          if file.is_packed and chunk.values.shape[1] < file.columns:
-            parts[table].append(chunk)
-          else:
-            write_chunk(self._files, chunk)
+          writer.put(chunk)
           blocks[table].update(changed.tolist())
-        for table, chunks in parts.items():
-          file = self._files[table]
-          file.write_rows(*join_columns(chunks, file.columns))
+        writer.finish()
     except CopyDamagedError as e:
       self._forget_position(str(e))
       raise

@@ -41,10 +41,9 @@ class StagedTables:
       create_table(directory.parent / about['file'], about)
       unsummed = {key: about[key] for key in about if key != 'checksums'}
       self._files[name] = TableFile(directory.parent, unsummed, 'r+')
-    # Of packed tables: those that came in whole rows; others, whose numbers
-    # wait in a file of their own; parts of rows, of the step at hand.
+    self._writer = RowWriter(self._files)
+    # Tables that came in whole rows; the numbers of other packed ones.
     self._whole, self._numbers = set(), {}
-    self._parts = collections.defaultdict(list)
     self._columns = {  # of each row that are there
       name: np.zeros(about['rows'], np.int32)
       for name, about in self.tables.items()
@@ -59,20 +58,15 @@ class StagedTables:
     if chunk.table in self._numbers:
       columns = slice(chunk.first_column, chunk.first_column + width)
       self._numbers[chunk.table][chunk.ids, columns] = chunk.values
-    elif part:
-      self._parts[chunk.table].append(chunk)
     else:
-      write_chunk(self._files, chunk)
+      self._writer.put(chunk)
       self._whole.add(chunk.table)
     if self._columns:
       self._columns[chunk.table][chunk.ids] += chunk.values.shape[1]
 
   def finish_step(self) -> None:
     """After all chunks of a step."""
-    for table, chunks in self._parts.items():
-      file = self._files[table]
-      file.write_rows(*join_columns(chunks, file.columns))
-    self._parts.clear()
+    self._writer.finish()
 
   def check_whole(self) -> None:
     """After the base: DamagedError if it lacks rows, or columns of them."""
@@ -114,15 +108,30 @@ class StagedTables:
     return path.with_suffix('.numbers.npy')
 
 
-def write_chunk(files: Mapping[str, TableFile], chunk: RowChunk) -> None:
-  """Writes rows, or some columns of rows, into their table."""
-  file = files[chunk.table]
-  width = chunk.values.shape[1]
-  if width == file.columns:
-    file.write_rows(chunk.ids, chunk.values)
-  else:
-    columns = slice(chunk.first_column, chunk.first_column + width)
-    file.array[chunk.ids, columns] = chunk.values
+class RowWriter:
+  """Writes rows, or some columns of rows, into their tables."""
+
+  def __init__(self, files: Mapping[str, TableFile]):
+    self._files = files
+    self._parts = collections.defaultdict(list)  # of packed rows
+
+  def put(self, chunk: RowChunk) -> None:
+    """Writes a chunk; parts of packed rows wait for `finish`."""
+    file, width = self._files[chunk.table], chunk.values.shape[1]
+    if width == file.columns:
+      file.write_rows(chunk.ids, chunk.values)
+    elif file.is_packed:
+      self._parts[chunk.table].append(chunk)
+    else:
+      columns = slice(chunk.first_column, chunk.first_column + width)
+      file.array[chunk.ids, columns] = chunk.values
+
+  def finish(self) -> None:
+    """After all chunks of a step; DamagedError where columns are missing."""
+    for table, chunks in self._parts.items():
+      file = self._files[table]
+      file.write_rows(*join_columns(chunks, file.columns))
+    self._parts.clear()
 
 
 def join_columns(

@@ -117,8 +117,16 @@ def describe_products(products: Mapping[str, str]) -> str:
   return f'{most} {word} in {first}{rest}'
 
 
-def check_rule(rule) -> tuple[re.Pattern, str]:
+def check_rule(
+  rule, key: str = _KEY, what: str = 'product', example: str = PROTECTED
+) -> tuple[re.Pattern, str]:
   """The pattern and the product of an entry of `numerics.policy`.
+
+  Args:
+    rule: the entry.
+    key: of the config, if it is another one of such pairs.
+    what: is named by the second of them.
+    example: of what.
 
   Raises:
     ValueError: it is no such pair, or the pattern is no regex.
@@ -126,13 +134,13 @@ def check_rule(rule) -> tuple[re.Pattern, str]:
   # A pair of words without the outer brackets reads as two rules.
   if not isinstance(rule, tuple | list) or len(rule) != 2:
     raise ValueError(
-      f'{_KEY} holds {quote_value(rule)}; it must hold pairs '
-      "(pattern, product), such as (('.*', 'bfloat16'),)"
+      f'{key} holds {quote_value(rule)}; it must hold pairs '
+      f"(pattern, {what}), such as (('.*', {example!r}),)"
     )
-  pattern, product = rule
+  pattern, named = rule
   try:
-    return re.compile(pattern), product
+    return re.compile(pattern), named
   except (TypeError, re.error) as e:
     raise ValueError(
-      f'{_KEY} has {quote_value(pattern)}, which is not a regex: {e}'
+      f'{key} has {quote_value(pattern)}, which is not a regex: {e}'
     ) from None

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax.config.loading import quote_value
-from genrec_jax.numerics import fused_rows
+from genrec_jax.numerics import fused_rows, policy
 from genrec_jax.numerics.fused_rows import FUSED_ROWS
 
 _KEY = 'numerics.rows'
@@ -61,19 +61,7 @@ def check_rule(rule) -> tuple[re.Pattern, str]:
     ValueError: it is no such pair, the pattern is no regex, or there is no such
       format.
   """
-  # A pair of words without the outer brackets reads as two rules.
-  if not isinstance(rule, tuple | list) or len(rule) != 2:
-    raise ValueError(
-      f'{_KEY} holds {quote_value(rule)}; it must hold pairs '
-      "(pattern, format), such as (('.*', 'tbe_int4'),)"
-    )
-  pattern, name = rule
-  try:
-    pattern = re.compile(pattern)
-  except (TypeError, re.error) as e:
-    raise ValueError(
-      f'{_KEY} has {quote_value(pattern)}, which is not a regex: {e}'
-    ) from None
+  pattern, name = policy.check_rule(rule, _KEY, 'format', 'tbe_int4')
   if not isinstance(name, str) or name not in FUSED_ROWS:
     raise ValueError(
       f'{_KEY} has the format {quote_value(name)}; formats are '

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from genrec_jax.checkpoint import (
-  copy_writer,
   row_files,
-  staged_tables,
   storage,
 )
-from genrec_jax.checkpoint.copy_writer import ReplicaWriter, StagedTables
+from genrec_jax.checkpoint.copy_writer import ReplicaWriter
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.serving_copy import ServingCopy
+from genrec_jax.checkpoint.staged_tables import RowWriter, StagedTables
 from tests import killing
 from tests.checkpoint.published import Published, assert_is
 
@@ -35,14 +34,14 @@ def processes():
 # What an update does with a base and two deltas, and at which call of what
 # function it is killed; the step whose rows are left to the next follower.
 PHASES = {
-  'half a base': (staged_tables, 'write_chunk', 5, None),
+  'half a base': (RowWriter, 'put', 5, None),
   'a base, not yet on the disk': (StagedTables, 'sync', 1, None),
   'tables that no position names': (storage, 'write_file', 1, None),
   'tables just named': (ReplicaWriter, '_remove_others', 2, 2),
   'half of a delta received': (row_files, 'decode_chunk', 35, 2),
   'a delta received, without its manifest': (storage, 'write_file', 2, 2),
   'none of its rows applied': (ReplicaWriter, '_apply_delta', 1, 4),
-  'half of its rows applied': (copy_writer, 'write_chunk', 4, 4),
+  'half of its rows applied': (RowWriter, 'put', 36, 4),
   'rows applied, not the position': (storage, 'write_file', 3, 4),
   'position written, delta still there': (storage, 'remove_directory', 3, 4),
 }

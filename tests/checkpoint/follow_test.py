@@ -15,6 +15,7 @@ from genrec_jax.checkpoint import follow, row_files
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.serving_copy import ServingCopy
+from genrec_jax.checkpoint.staged_tables import RowWriter
 from tests.checkpoint.published import (
   TABLES,
   Published,
@@ -214,13 +215,13 @@ def test_readers_are_told_of_rows_of_two_steps(
 ):
   run.line(1, 2)
   follower.update()
-  reader, put, found = ServingCopy(copy), follow.copy_writer.write_chunk, []
+  reader, put, found = ServingCopy(copy), RowWriter.put, []
 
-  def reading(arrays, chunk):
-    put(arrays, chunk)
+  def reading(writer, chunk):
+    put(writer, chunk)
     found.append(reader.read('item', [0, 1])[1])
 
-  monkeypatch.setattr(follow.copy_writer, 'write_chunk', reading)
+  monkeypatch.setattr(RowWriter, 'put', reading)
   run.delta(3)
   follower.update()
   assert set(found) == {None} and reader.read('item', [0])[1] == 3
