@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(__F16C__)
 #include <immintrin.h>
 #endif
 
@@ -92,21 +92,17 @@ struct PackedTable {
       std::memcpy(&x, p, sizeof x);
       return x;
     }
-#if defined(__F16C__)
-    _Float16 x;
-    std::memcpy(&x, p, sizeof x);
     uint16_t bits;
     std::memcpy(&bits, p, sizeof bits);
-    // A subnormal float16 is a normal float; nothing is flushed.
-    return bits & 0x7c00 ? float(x) : Slow(bits);
-#else
-    uint16_t bits;
-    std::memcpy(&bits, p, sizeof bits);
-    return Slow(bits);
-#endif
+    return ToFloat(bits);
   }
 
-  static float Slow(uint16_t bits) {
+  // Of a float16. Both ways keep subnormal numbers, whatever a thread does to
+  // those of float32; not every GCC knows _Float16.
+  static float ToFloat(uint16_t bits) {
+#if defined(__F16C__)
+    return _cvtsh_ss(bits);
+#else
     const uint32_t sign = (bits & 0x8000u) << 16, size = (bits & 0x7fffu) << 13;
     uint32_t out = size + (112u << 23);
     float x;
@@ -118,6 +114,7 @@ struct PackedTable {
     out |= sign;
     std::memcpy(&x, &out, sizeof x);
     return x;
+#endif
   }
 };
 
