@@ -76,6 +76,7 @@ SHARED = {
   'optimizer.rows.decay': maybe(words('l2', 'decoupled')),
   'optimizer.rows.max_norm': maybe(POSITIVE),
   'optimizer.rows.stochastic_rounding': SWITCH,
+  'optimizer.rows.packed_as': words('', 'tbe_int8', 'tbe_int4', 'tbe_int2'),
   'train.batch_size': whole(1),
   'train.epochs': whole(),
   'train.steps': whole(),

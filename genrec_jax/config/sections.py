@@ -91,8 +91,13 @@ def optimizer(**fields) -> ConfigDict:
         decay=None,
         # float: Rows that are longer after an update are scaled to this norm.
         max_norm=None,
-        # Whether 16-bit rows are rounded at random, which has no bias.
+        # Whether 16-bit rows, and those of `packed_as`, are rounded at random,
+        # which has no bias.
         stochastic_rounding=True,
+        # 'tbe_int8', 'tbe_int4' or 'tbe_int2': after an update, the rows of
+        # float32 tables have only numbers that a serving table of these bits
+        # holds. See docs/numerics.md.
+        packed_as='',
       ),
     ),
     fields,

@@ -51,6 +51,7 @@ OPTIONS = {
   'decay': 'decay',
   'max_norm': 'max_norm',
   'stochastic_rounding': 'stochastic_rounding',
+  'packed_as': 'packed_as',
 }
 # Where rows lie and how they travel may change when a run goes on.
 PLACEMENT = ('scheme', 'codec')
@@ -258,6 +259,7 @@ TYPES = {
             or isinstance(x, str)),
   'max_norm': ('a number or None', lambda x: x is None or _is_number(x)),
   'stochastic_rounding': ('True or False', lambda x: isinstance(x, bool)),
+  'packed_as': ('the name of a format', lambda x: isinstance(x, str)),
   **dict.fromkeys(('b1', 'b2', 'momentum', 'eps', 'weight_decay'), _NUMBER),
 }  # fmt: skip
 

@@ -52,7 +52,8 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from pallas_kernels.hashing import mix
+from genrec_jax.numerics import row_rounding
+from pallas_kernels.hashing import element_bits, mix
 from pallas_kernels.jagged_embedding import rounding, rules, spec
 
 
@@ -106,17 +107,30 @@ class RowOptimizer(spec.Rule):
   """An optimizer of rows and its options, most of them those of `Rule`.
 
   Attributes:
-    stochastic_rounding: rows of bfloat16 and float16 tables are rounded by
-      chance, without bias, so that steps too small for their last bit count.
+    stochastic_rounding: rows of bfloat16 and float16 tables, and those of
+      `packed_as`, are rounded by chance, without bias, so that steps too small
+      for their last bit count.
+    packed_as: a format of `row_rounding.BITS`, such as 'tbe_int4': the rows of
+      a float32 table are moved onto its levels after each update. '' keeps
+      them.
   """
 
   stochastic_rounding: bool = False
+  packed_as: str = ''
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.packed_as and self.packed_as not in row_rounding.BITS:
+      raise ValueError(
+        f'packed_as is {self.packed_as!r}; rows are rounded to '
+        f'{", ".join(row_rounding.BITS)} while training'
+      )
 
   @property
   def takes_pieces(self) -> bool:
     """Whether column pieces of a row may be updated independently."""
-    # The norm of a row is that of all its columns.
-    if self.max_norm is not None:
+    # The norm of a row is that of all its columns, and so are its levels.
+    if self.max_norm is not None or self.packed_as:
       return False
     if self.needs_row_squares:  # those of the gradient alone are exchanged
       return not self.weight_decay
@@ -180,12 +194,19 @@ class RowOptimizer(spec.Rule):
           f'{group} and {self.stochastic_rounding} in the optimizer that moves '
           'them all: rows of one array are rounded alike.'
         )
-    chance = None
-    if self.stochastic_rounding and table.dtype != jnp.float32:
+    formats = {one.packed_as for one in settings or (self,)} - {''}
+    if formats and table.dtype != jnp.float32:
+      raise ValueError(
+        f'packed_as is {min(formats)!r} and the table {table.dtype}: only '
+        'float32 holds the numbers of such rows'
+      )
+    chance, narrow = None, table.dtype != jnp.float32
+    if self.stochastic_rounding and (narrow or formats):
       if step is None:
         raise ValueError(
-          f'stochastic rounding to {table.dtype} needs step=, the number of '
-          'the training step: the same chance at every step would be a bias.'
+          f'stochastic rounding to {table.dtype if narrow else min(formats)} '
+          'needs step=, the number of the training step: the same chance at '
+          'every step would be a bias.'
         )
       # Mixed twice: seeds and steps that differ by one must not meet.
       chance = mix(rounding.uint32(step) ^ mix(rounding.uint32(seed)))
@@ -217,10 +238,18 @@ class RowOptimizer(spec.Rule):
       learning_rate=learning_rate,
       optimizer=optimizer,
       groups=groups,
-      stochastic_rounding_seed=chance,
+      stochastic_rounding_seed=chance if narrow else None,
       row_numbers=row_numbers,
       first_column=first_column,
     )
+    if formats:
+      random = None
+      if chance is not None:
+        numbers = ids if row_numbers is None else row_numbers
+        columns = jnp.arange(table.shape[1])[None]
+        random = element_bits(chance, numbers[:, None], columns)
+      packed_as = [one.packed_as for one in settings or (self,)]
+      table = _round_touched(table, ids, packed_as, groups, random)
     return table, slots | new_slots
 
   def _as_sgd(self) -> 'RowOptimizer':
@@ -234,6 +263,21 @@ class RowOptimizer(spec.Rule):
     """Float32 numbers kept for each row of width `dim`."""
     width = {'element': dim, 'row': 1, 'scalar': 0}
     return sum(width[kind] for kind in spec.slot_kinds(self).values())
+
+
+def _round_touched(table, ids, packed_as, groups, random):
+  """The table with the rows `ids` on the levels of their groups' formats."""
+  rows = table.at[ids].get(mode='fill', fill_value=0)
+  rounded = rows
+  for name in sorted(set(packed_as) - {''}):
+    found = row_rounding.round_rows(rows, name, random)
+    if len(packed_as) > 1:
+      of_it = jnp.array([one == name for one in packed_as])
+      found = jnp.where(of_it[groups][:, None], found, rounded)
+    rounded = found
+  return table.at[ids].set(
+    rounded, mode='drop', unique_indices=True, indices_are_sorted=True
+  )
 
 
 # Kind of optimizer, by its name in a configuration.
