@@ -60,6 +60,21 @@ NUMERICS = {
       ('±', 'minus_se', '.5f'),
     ),
   },
+  'trained_rows': {
+    'files': ('cpu2/trained_rows',),
+    'where': {'kind': 'mean'},
+    'columns': (
+      ('rows trained and served in', 'format', ''),
+      ('rounded', 'rounding', ''),
+      ('seeds', 'seeds', 'd'),
+      ('AUC', 'auc', '.4f'),
+      ('minus float32', 'minus', '+.5f'),
+      ('±', 'minus_se', '.5f'),
+      ('minus packed later', 'minus_packed', '+.5f'),
+      ('± ', 'minus_packed_se', '.5f'),
+      ('core-s', 'core_s', '.0f'),
+    ),
+  },
   'serving_rows_speed': {
     'files': ('cpu2/serving_rows',),
     'where': {'part': 'speed'},

@@ -3,16 +3,16 @@
   python -m benchmarks.trained_rows --runs DIR --data DIR
 
 DLRM on Frappe whose tables move by lazy Adam, trained with float32 rows, and
-with `optimizer.rows.packed_as`: rounded by chance (`stochastic_rounding`) and to
-the nearest level. Each run is tested with its rows packed in its format, as a
-service reads them. `minus` is the mean over seeds of the difference from the
+with `optimizer.rows.packed_as`: rounded by chance (`stochastic_rounding`) and
+to the nearest level. Each run is tested with its rows packed in its format, as
+a service reads them. `minus` is the mean over seeds of the difference from the
 float32 run of the same seed in float32, `minus_packed` from that run with its
 rows packed in the same format after training; *_se are standard errors.
 
 Runs that have ended are not trained again, and each writes its row: the same
-command continues. The settings of the optimizer are those of the dense tables,
-but that their regulariser, which moves whole tables, is a decay of the rows that
-a step reads.
+command continues. The settings are those of the published dense tables, but
+that their regulariser, which moves whole tables, is a decay of the rows that a
+step reads.
 """
 
 import argparse

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from genrec_jax.embedding import row_optimizers
 from genrec_jax.embedding.row_optimizers import RowOptimizerLike
+from genrec_jax.embedding.scheme import PlanError
 from genrec_jax.features import TableSpec
 from pallas_kernels import MergedRows
 
@@ -35,9 +36,52 @@ def optimizer_of(
     extra: optimizers from outside, by name.
   """
   general = {} if spec.update in (extra or {}) else dict(options)
-  return row_optimizers.find_optimizer(
+  found = row_optimizers.find_optimizer(
     spec.update, extra=extra, **{**general, **dict(spec.options)}
   )
+  # Before anything is compiled: its update would refuse it only then.
+  if getattr(found, 'packed_as', '') and spec.dtype != 'float32':
+    raise ValueError(
+      f'packed_as is {found.packed_as!r} and the dtype {spec.dtype}: only '
+      'float32 holds the numbers of such rows'
+    )
+  return found
+
+
+def check_placement(
+  table: str,
+  optimizer: RowOptimizerLike,
+  kind: str,
+  *,
+  pieces: int,
+  replicas: int,
+) -> None:
+  """Refuses a place for a table where its rows cannot be updated.
+
+  Args:
+    table: its name.
+    optimizer: that of the table.
+    kind: what a config calls it.
+    pieces: how many devices share a row.
+    replicas: groups of devices with a copy each.
+
+  Raises:
+    PlanError: the optimizer needs whole rows, or rows that no mean changes.
+  """
+  if pieces > 1 and not optimizer.takes_pieces:
+    raise PlanError(
+      f'table {table!r} is cut into {pieces} pieces of a row, and {kind} with '
+      'these options needs whole rows; use row_adagrad, adagrad, adam, '
+      'momentum or sgd without max_norm, l2 decay or packed_as, or a scheme '
+      'that leaves rows whole'
+    )
+  packed_as = getattr(optimizer, 'packed_as', '')
+  if packed_as and replicas > 1:
+    raise PlanError(
+      f'the rows of table {table!r} are kept in the numbers of {packed_as} '
+      f'(packed_as), and means over {replicas} replicas lie between these: use '
+      'parallel.replicas=1, with more hosts or devices'
+    )
 
 
 def rate_of(table: str, rates) -> jax.Array | float:

@@ -29,6 +29,7 @@ from genrec_jax.embedding.row_routes import (
   make_keys,
   route_addresses,
 )
+from genrec_jax.embedding.row_settings import check_placement
 from genrec_jax.embedding.row_updates import Moved, RowUpdates
 from genrec_jax.embedding.scheme import PlanError
 from genrec_jax.embedding.sum_exchange import SumExchange
@@ -99,13 +100,13 @@ class ShardedTables:
           f'the pieces of table {name!r} do not fit one array of a device; '
           'spread it over more devices'
         )
-      if len(pieces) > 1 and not self.optimizer(name).takes_pieces:
-        raise PlanError(
-          f'table {name!r} is cut into {len(pieces)} pieces of a row, and '
-          f'{self.layout.optimizers[pieces[0].stack]} with these options needs '
-          'whole rows; use row_adagrad, adagrad, adam, momentum or sgd without '
-          'max_norm or l2 decay, or a scheme that leaves rows whole'
-        )
+      check_placement(
+        name,
+        self.optimizer(name),
+        self.layout.optimizers[pieces[0].stack],
+        pieces=len(pieces),
+        replicas=self.layout.plan.replicas,
+      )
 
     self._tower_exchange  # refuses towers that do not fit
 

@@ -17,6 +17,7 @@ UNSET = {
   'schedule': ('',),
   'decay': (None,),
   'max_norm': (None,),
+  'packed_as': ('',),
 }
 MOMENTS = ('b1', 'b2', 'eps')
 USED = {'adamw': (*MOMENTS, 'weight_decay'), 'adam': MOMENTS, 'sgd': ()}

@@ -14,6 +14,10 @@ from genrec_jax.embedding.row_optimizers import (
   RowOptimizer,
   find_optimizer,
 )
+from genrec_jax.embedding.row_settings import optimizer_of
+from genrec_jax.features import TableSpec
+from genrec_jax.numerics.row_rounding import round_rows
+from pallas_kernels.hashing import element_bits, mix
 from tests.kernels.row_update_oracle import plain_update
 from tests.tolerances import assert_close
 
@@ -245,3 +249,73 @@ def test_a_decay_of_all_or_nothing(decay, strength, implementation):
   )  # fmt: skip
   row = table[1] - 0.125 * (grads[0] + strength * table[1])
   np.testing.assert_array_equal(moved, jnp.stack([table[0], row]))
+
+
+def test_touched_rows_are_moved_onto_their_levels(key):
+  """By chance: from the whole row, its number, the step and the seed."""
+  optimizer = find_optimizer(
+    'row_adagrad', packed_as='tbe_int4', stochastic_rounding=True
+  )
+  table = jax.random.normal(key, (ROWS, WIDTH))
+  ids = np.int32([1, 4, 7, ROWS])
+  grads = jax.random.normal(jax.random.key(1), (4, WIDTH))
+
+  def run(step=3, seed=5, packed=optimizer, where=ids, **more):
+    slots = packed.init(table)
+    return packed.update(
+      table, slots, where, grads, RATE, step=step, seed=seed, **more
+    )
+
+  found, slots = run()
+  plain, plain_slots = run(packed=ROW_OPTIMIZERS['row_adagrad'])
+  assert_close(slots['sum'], plain_slots['sum'])
+  chance = mix(jnp.uint32(3) ^ mix(jnp.uint32(5)))
+  bits = element_bits(chance, jnp.int32(ids[:3, None]), jnp.arange(WIDTH)[None])
+  expected = round_rows(plain[ids[:3]], 'tbe_int4', bits)
+  np.testing.assert_array_equal(found[ids[:3]], expected)
+  others = np.setdiff1d(np.arange(ROWS), ids)
+  np.testing.assert_array_equal(found[others], table[others])
+  # Another step or seed is another chance; other numbers of rows, too.
+  assert np.any(run(step=4)[0] != found) and np.any(run(seed=6)[0] != found)
+  moved = run(row_numbers=jnp.int32([9, 9, 9, 9]))[0]
+  assert np.any(moved != found)
+  nearest = dataclasses.replace(optimizer, stochastic_rounding=False)
+  np.testing.assert_array_equal(
+    run(packed=nearest, step=None)[0][ids[:3]],
+    round_rows(plain[ids[:3]], 'tbe_int4'),
+  )
+
+
+def test_tables_of_one_array_have_levels_of_their_own(key):
+  own = [
+    RowOptimizer('sgd', packed_as=name) for name in ('tbe_int2', '', 'tbe_int8')
+  ]
+  table = jax.random.normal(key, (ROWS, WIDTH))
+  ids, groups = np.int32([1, 4, 7, 20]), np.int32([1, 0, 2, 1])
+  grads = jax.random.normal(jax.random.key(1), (4, WIDTH))
+  found, _ = own[0].update(
+    table, {}, ids, grads, jnp.full(3, RATE), groups=groups, settings=own
+  )
+  plain = table[ids] - RATE * grads
+  for n, group in enumerate(groups):
+    row = plain[n : n + 1]
+    if name := own[group].packed_as:
+      row = round_rows(row, name)
+    assert_close(found[ids[n]], row[0])
+
+
+def test_levels_of_rows_that_cannot_be():
+  with pytest.raises(ValueError, match="packed_as is 'mx6'; rows are rounded"):
+    find_optimizer('adam', packed_as='mx6')
+  optimizer = find_optimizer('adam', packed_as='tbe_int4')
+  table = jnp.ones((3, 2), jnp.bfloat16)
+  given = jnp.int32([1]), jnp.ones((1, 2)), RATE
+  with pytest.raises(ValueError, match="'tbe_int4' and the table bfloat16"):
+    optimizer.update(table, optimizer.init(table), *given)
+  spec = TableSpec('t', 3, 2, update='adam', dtype='bfloat16')
+  with pytest.raises(ValueError, match="'tbe_int4' and the dtype bfloat16"):
+    optimizer_of(spec, {'packed_as': 'tbe_int4'})
+  by_chance = dataclasses.replace(optimizer, stochastic_rounding=True)
+  table = table.astype('float32')
+  with pytest.raises(ValueError, match='rounding to tbe_int4 needs step='):
+    by_chance.update(table, by_chance.init(table), *given)

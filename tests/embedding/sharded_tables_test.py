@@ -1,15 +1,18 @@
 """Every scheme reads and writes what one device would."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.layout import lay_out
-from genrec_jax.embedding.plan import SCHEMES
+from genrec_jax.embedding.plan import SCHEMES, PlanError
 from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.embedding.single_scheme import plan_with_scheme
 from genrec_jax.features import Read, TableSpec
+from genrec_jax.numerics.row_rounding import round_rows
 from tests.embedding import sharded_cases
 from tests.embedding.sharded_cases import DIM, ROWS, run_sharded, run_whole
 from tests.tolerances import assert_close
@@ -116,6 +119,36 @@ def test_narrow_tables(dtype, key):
   whole = run_whole(spec(dtype=dtype), key, steps=1, **SEQUENCE)
   sharded = run_sharded(spec(dtype=dtype), key, 'row_wise', steps=1, **SEQUENCE)
   compare(whole, sharded, exact=('rows',), near='16_bit_rows')
+
+
+def packed_spec(by_chance=True):
+  options = (('packed_as', 'tbe_int4'), ('stochastic_rounding', by_chance))
+  return dataclasses.replace(spec('row_adagrad'), options=options)
+
+
+@pytest.mark.parametrize(
+  'scheme', ['data_parallel', 'row_wise', 'table_wise', 'table_row_wise']
+)
+def test_rows_on_levels_of_few_bits(scheme, key):
+  """The chance of an element does not depend on where its row lies."""
+  options = dict(steps=1, **SEQUENCE)
+  whole = run_whole(packed_spec(), key, **options)
+  sharded = run_sharded(packed_spec(), key, scheme, **options)
+  compare(whole, sharded, exact=('rows',))
+  rows = np.unique(sharded_cases.job(1).ids)
+  levels = [len(np.unique(row)) for row in sharded[1][rows]]
+  assert max(levels) <= min(16, DIM)
+  rounded = round_rows(jnp.asarray(sharded[1][rows]), 'tbe_int4')
+  np.testing.assert_array_equal(rounded, sharded[1][rows])
+
+
+def test_where_rows_on_levels_do_not_go(key):
+  with pytest.raises(PlanError, match='needs whole rows.*packed_as'):
+    run_sharded(packed_spec(), key, 'column_wise', steps=1, **SEQUENCE)
+  with pytest.raises(PlanError, match='means over 2 replicas lie between'):
+    run_sharded(
+      packed_spec(), key, 'row_wise', replicas=2, hosts=1, steps=1, **SEQUENCE
+    )
 
 
 @pytest.mark.parametrize(
