@@ -61,11 +61,11 @@ def main(argv: list[str] | None = None) -> None:
         continue
       workdir = find_workdir(args, name, by_chance, seed)
       case = f'{describe(name, by_chance)}/seed{seed}'
-      rows = cli.read_rows(args, 'trained_rows')
-      if case not in rows:
+      new = {}
+      if case not in cli.read_rows(args, 'trained_rows'):
         train(args, workdir, name, by_chance, seed)
         found = measure(args, workdir, name, seed)
-        rows[case] = {
+        new[case] = {
           'case': case,
           'kind': 'run',
           'of': describe(name, by_chance),
@@ -74,6 +74,8 @@ def main(argv: list[str] | None = None) -> None:
           'seed': seed,
           **found,
         }
+      # Read again: other processes have trained other seeds meanwhile.
+      rows = cli.read_rows(args, 'trained_rows') | new
       own = [row for row in rows.values() if row['kind'] == 'run']
       cli.finish(args, 'trained_rows', [*own, *average(own)], COLUMNS, NOTES)
 
