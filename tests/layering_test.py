@@ -1,6 +1,7 @@
 """Who may import whom, and how files may be named and grow."""
 
 import ast
+import functools
 import pathlib
 import subprocess
 import sys
@@ -89,8 +90,13 @@ def python_files() -> list[pathlib.Path]:
   )
 
 
-def imported(source: str) -> Iterator[str]:
+@functools.cache  # several tests look at all files
+def imported(source: str) -> tuple[str, ...]:
   """Every 'package.module.name' a file imports, wherever and however."""
+  return tuple(_find_imports(source))
+
+
+def _find_imports(source: str) -> Iterator[str]:
   for node in ast.walk(ast.parse(source)):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
