@@ -23,7 +23,6 @@ from genrec_jax.train import experiment
 from tests import processes
 from tests.e2e import spread_runs
 from tests.e2e.spread_runs import EVERY, ROWS, STEPS, assert_same_curve
-from tests.marks import slow
 from tests.train import tiny_run
 
 TIMEOUT = 400.0  # of machines that are busy
@@ -131,37 +130,44 @@ def test_two_processes_train_as_one(two, alone):
   assert_written_once(workdir, outcomes)
 
 
-@pytest.mark.parametrize('process', [slow(0), 1])
-def test_killed_and_started_again(two, tmp_path, process):
+def kill(workdir, process) -> None:
   """A process dies behind the first checkpoint, and with it the job."""
-  died = job(tmp_path, FSDP, fault=(process, EVERY + 2, die), as_command=True)
+  died = job(workdir, FSDP, fault=(process, EVERY + 2, die), as_command=True)
   assert died[process].exitcode == -signal.SIGKILL
   assert died[1 - process].exitcode == 1
   said = died[1 - process].output
   assert f'error: process {process} of 2 (host ' in said, said
   assert 'it died or was killed; ' in said and 'the same command' in said
   assert 'Traceback' not in said and 'Check failure' not in said
-  assert not (tmp_path / 'report.json').exists()
-  if process:
-    reports(job(tmp_path, FSDP))
-    assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])  # to the last bit
+  assert not (workdir / 'report.json').exists()
 
 
-@pytest.mark.parametrize(
-  'act, process, status', [(terminate, 1, 75), slow(interrupt, 0, 130)]
-)
-def test_a_signal_to_one_process_stops_all(two, tmp_path, act, process, status):
-  stopped = job(
-    tmp_path, FSDP, fault=(process, EVERY + 1, act), as_command=True
-  )
+def stop(workdir, act, process, at, status) -> None:
+  """A process is sent a signal, and all of the job stop at one step."""
+  stopped = job(workdir, FSDP, fault=(process, at, act), as_command=True)
   assert [one.exitcode for one in stopped] == [status, status]
-  step = manifest.list_steps(tmp_path / 'checkpoints')[-1]
-  assert EVERY + 1 <= step <= EVERY + 3
+  step = manifest.list_steps(workdir / 'checkpoints')[-1]
+  assert at <= step <= at + 2
   assert f' at step {step} of {STEPS}; the same command' in stopped[0].output
   assert 'stopped' not in stopped[1].output
-  if process:
-    reports(job(tmp_path, FSDP, as_command=True))
-    assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])
+
+
+def test_killed_then_stopped_then_run_to_its_end(two, tmp_path):
+  """One run that meets both, since every start of a job costs seconds."""
+  kill(tmp_path, 1)
+  stop(tmp_path, terminate, 1, 2 * EVERY + 1, 75)
+  reports(job(tmp_path, FSDP, as_command=True))
+  assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])  # to the last bit
+
+
+@pytest.mark.slow
+def test_the_first_process_is_killed(tmp_path):
+  kill(tmp_path, 0)
+
+
+@pytest.mark.slow
+def test_the_first_process_is_interrupted(tmp_path):
+  stop(tmp_path, interrupt, 0, EVERY + 1, 130)
 
 
 def start(workdir, log):
