@@ -17,6 +17,7 @@ from genrec_jax.runtime.build import plan_eval_runtime
 from genrec_jax.runtime.state import flatten_state
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop, results
+from tests.marks import slow_but
 
 WIDTH, DEVICES, SHARE = 64, 8, 1.2
 ITEMS = 24_000  # so many that batches are small beside a share of the table
@@ -210,10 +211,23 @@ class LargestShare:
     return held
 
 
+def choose_meshes(config) -> list[dict]:
+  """Meshes of evaluations: of one host only where no other test has it.
+
+  Requests are trained and evaluated on one host in
+  `tests/train/request_ranking_test.py`; whether vectors are kept or read is
+  decided before anyone asks for the hosts.
+  """
+  keeps = config.task != 'retrieval' or config.eval.keep_vectors
+  if config.task == 'request_ranking' or not keeps:
+    return [MESHES['two hosts, row_wise']]
+  return [*MESHES.values()]
+
+
 def test_evaluation(run, monkeypatch):
   config, workdir, weights = run
   one = evaluate(config, workdir)['metrics']
-  for mesh in MESHES.values():
+  for mesh in choose_meshes(config):
     held = LargestShare(monkeypatch)
     many = evaluate(spread(config, **mesh), workdir)['metrics']
     for split, metrics in one.items():
@@ -238,6 +252,12 @@ def test_predictions(run, monkeypatch):
   held.check(weights, count_copies(config))
 
 
+# Reports read vectors by what predictions do.
+@pytest.mark.parametrize(
+  'run',
+  slow_but(CONFIGS, ['retrieval', 'ranking', 'request_ranking']),
+  indirect=True,
+)
 def test_training_and_report(run, monkeypatch, tmp_path):
   """The state of the training is gone when the report loads its weights."""
   config, _, weights = run
