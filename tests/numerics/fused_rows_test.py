@@ -1,6 +1,7 @@
 """FBGEMM's rows: its bytes, and the same ones from NumPy and from programs."""
 
 import doctest
+import struct
 
 import jax
 import jax.numpy as jnp
@@ -133,6 +134,17 @@ def test_numbers_come_back(name):
     'largest': np.abs(rows).max(-1, keepdims=True),
   }[of]
   assert (np.abs(found - rows) <= bound * size + 2**-25).all()
+
+
+@pytest.mark.parametrize('kind', ['normal', 'offset', 'embeddings'])
+def test_a_row_of_8_bits_comes_back_with_one_rounding(kind):
+  """FBGEMM's: product and sum in double, as a fused operation has them."""
+  data = join_parts(FUSED_ROWS['fbgemm_int8'], draw(kind))
+  found = split_parts(FUSED_ROWS['fbgemm_int8'], data, 67)
+  for row, numbers in zip(data, found, strict=True):
+    scale, bias = struct.unpack('<ff', row[67:].tobytes())
+    wanted = [np.float32(int(code) * scale + bias) for code in row[:67]]
+    assert numbers.tolist() == [float(x) for x in wanted]
 
 
 def test_floats_of_eight_bits():
