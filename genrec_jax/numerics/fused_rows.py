@@ -86,7 +86,7 @@ def _make_levels(name: str, bits: int, kept: str, leading: bool = False):
         bias = low
       else:
         bias, scale, inverse = levels.choose_levels(
-          xp, low, high, xp.full_like(low, top), half=True
+          xp, low, high, _spread(np.float32(top), low.shape, xp), half=True
         )
       codes = levels.nearest_codes(
         rows, bias[..., None], inverse[..., None], top, xp=xp
@@ -235,10 +235,16 @@ def _divide(x, y, xp: types.ModuleType):
   """x / y to the last bit: XLA would multiply by the inverse of a number."""
   if xp is np:
     return x / y
+  return x / _spread(y, np.broadcast_shapes(np.shape(x), np.shape(y)), xp)
+
+
+def _spread(y, shape, xp: types.ModuleType):
+  """y in a shape, which XLA does not see to be all of one number."""
+  if xp is np:
+    return np.broadcast_to(y, shape)
   import jax  # `formats` is read where there is no JAX
 
-  shape = np.broadcast_shapes(np.shape(x), np.shape(y))
-  return x / jax.lax.optimization_barrier(xp.broadcast_to(y, shape))
+  return jax.lax.optimization_barrier(xp.broadcast_to(y, shape))
 
 
 FUSED_ROWS: dict[str, NumberFormat] = {

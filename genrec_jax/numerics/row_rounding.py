@@ -12,9 +12,11 @@ of its two levels with the probability of its share of the way.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from genrec_jax.numerics.fused_rows import FUSED_ROWS
 from genrec_jax.numerics.number_format import flush_subnormals
+from pallas_kernels.hashing import mix
+from pallas_kernels.jagged_embedding.rounding import round_stochastically
 
 # Their scales have 11 bits and their codes 8 at most, so that `code * scale` is
 # exact and every program, fused or not, makes the same numbers of them.
@@ -38,28 +40,44 @@ def round_rows(
     random: uniform uint32 in the shape of `rows`; None rounds to the nearest.
 
   Returns:
-    `[N, D]` float32, which packing in that format leaves as they are. A row
-    with NaN or an infinity is NaN.
+    `[N, D]` float32. Packing in that format leaves them as they are, but where
+    float32 or FBGEMM's rules have no digits for their levels: ranges below
+    1/2,000 of the numbers themselves or, with 8 bits, below 1e-5. A row with
+    NaN, an infinity or numbers that float16 cannot hold is NaN.
   """
-  number_format, top = FUSED_ROWS[name], jnp.float32(2 ** BITS[name] - 1)
+  top = np.float32(2 ** BITS[name] - 1)
   rows = flush_subnormals(rows, jnp)
-  packed = number_format.encode(rows, jnp)
-  if random is None:
-    return number_format.decode(packed, rows.shape[-1], jnp)
-  scale, bias = (
-    packed[part].astype(jnp.float32)[:, None] for part in ('scale', 'bias')
+  low, high = rows.min(-1, keepdims=True), rows.max(-1, keepdims=True)
+  # Bias and scale, which float16 keeps, are rounded in the same way: to the
+  # nearest, the ends of a row would never move by short steps.
+  bias = _to_half(low, None if random is None else mix(random[:, :1] + 1))
+  span = jnp.maximum(high - bias, 0)
+  scale = _to_half(
+    span * np.float32(1 / top),  # not a division, which XLA makes this of
+    None if random is None else mix(random[:, :1] + 2),
   )
   flat = scale == 0
   places = (rows - bias) * jnp.where(flat, 0, 1 / jnp.where(flat, 1, scale))
-  # 24 random bits, as many as a float32 holds exactly.
-  below = jnp.floor(places)
-  upper = (random >> 8).astype(jnp.float32) < (places - below) * 2.0**24
-  codes = jnp.clip(below + upper.astype(jnp.float32), 0, top)
+  if random is None:
+    codes = jnp.round(places)
+  else:
+    # 24 random bits, as many as a float32 holds exactly.
+    below = jnp.floor(places)
+    upper = (random >> 8).astype(jnp.float32) < (places - below) * 2.0**24
+    codes = below + upper.astype(jnp.float32)
   # The ends stay the ends: were they left to chance, the range would shrink at
-  # every update, and the next packing would find other levels. They lie beside
-  # their levels only because a scale is rounded.
-  codes = jnp.where(rows == rows.min(-1, keepdims=True), 0, codes)
-  # A row of equal numbers has one end, which is the lower.
-  highest = rows.max(-1, keepdims=True)
-  is_top = (rows == highest) & (highest > rows.min(-1, keepdims=True))
-  return jnp.where(is_top, top, codes) * scale + bias
+  # every update, and the next packing would find other levels. A row of equal
+  # numbers has one end, which is the lower.
+  codes = jnp.where(rows == high, top, jnp.clip(codes, 0, top))
+  codes = jnp.where(rows == low, 0, codes)
+  finite = jnp.isfinite(rows).all(-1, keepdims=True) & jnp.isfinite(bias)
+  finite &= jnp.isfinite(scale)
+  return jnp.where(finite, codes * scale + bias, jnp.nan)
+
+
+def _to_half(x, random):
+  """float16 of numbers, as float32."""
+  if random is None:
+    return x.astype(jnp.float16).astype(jnp.float32)
+  half = round_stochastically(x, jnp.float16, random)
+  return half.astype(jnp.float32)
