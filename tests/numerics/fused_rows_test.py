@@ -136,6 +136,17 @@ def test_numbers_come_back(name):
   assert (np.abs(found - rows) <= bound * size + 2**-25).all()
 
 
+@pytest.mark.parametrize('name', ['tbe_int4', 'tbe_int2'])
+def test_a_program_divides_as_numpy_does(name):
+  """By the number of steps, and not multiplies by its inverse."""
+  rows = np.random.default_rng(0).normal(size=(200_000, 2)).astype(np.float32)
+  rows[0] = float.fromhex('-0x1.c65ed0p-7'), float.fromhex('0x1.59cap-3')
+  number_format = FUSED_ROWS[name]
+  found = jax.jit(lambda x: number_format.encode(x, jnp))(rows)
+  for part, values in number_format.encode(rows).items():
+    np.testing.assert_array_equal(found[part], values)
+
+
 @pytest.mark.parametrize('kind', ['normal', 'offset', 'embeddings'])
 def test_a_row_of_8_bits_comes_back_with_one_rounding(kind):
   """FBGEMM's: product and sum in double, as a fused operation has them."""
