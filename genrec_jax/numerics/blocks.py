@@ -181,7 +181,9 @@ def decode(
     xp: `numpy`, or `jax.numpy` in a program.
 
   Returns:
-    The numbers; NaN in blocks that held one, or an infinity.
+    The numbers; NaN in blocks that held one, or an infinity. What float32
+    cannot hold is infinite, and codes that stand for NaN or an infinity are
+    these.
   """
   axis %= blocks.codes.ndim
   size = blocks.codes.shape[axis]
@@ -191,6 +193,13 @@ def decode(
   if blocks.shifts is not None:
     step = step - xp.expand_dims(blocks.shifts, axis + 2).astype(np.int32)
   bits = _decode_elements(codes, step, number_format, xp)
+  if number_format.specials:
+    # `encode` writes no such codes, but blocks may come from elsewhere.
+    beyond = (codes & ((1 << (number_format.bits - 1)) - 1)).astype(np.int32)
+    beyond -= number_format.most_code
+    infinite = (beyond == 1) & (number_format.specials == 'ieee')
+    special = xp.where(infinite, (bits & ~_MAGNITUDE) | _INFINITE, _NAN)
+    bits = xp.where(beyond > 0, special, bits)
   bits = xp.where(scale == NAN_SCALE, _NAN, bits)
   return _join_axis(bits.view(np.float32), axis, size).astype(dtype)
 
@@ -352,4 +361,6 @@ def _put_together(whole, exponent, xp):
   significand = (as_float & (_ONE - 1)) | _ONE
   subnormal = significand >> xp.clip(1 - field, 0, 31)
   bits = xp.where(field > 0, normal, subnormal)
+  # Only of scales that `encode` never chooses.
+  bits = xp.where(field > 254, _INFINITE, bits)
   return xp.where(whole == 0, 0, bits)
