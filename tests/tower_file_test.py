@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -107,6 +108,7 @@ def test_towers_of_features():
 def test_only_the_standard_library_is_needed():
   code = """
 import sys
+import time
 import genrec_jax.config.tower_file as t
 own = [n for n in vars(t).values() if type(n) is type(sys)]
 print(all(m.__name__ in sys.stdlib_module_names for m in own))
@@ -114,3 +116,32 @@ print('jax' in sys.modules)
 """
   out = subprocess.check_output([sys.executable, '-c', code], text=True)
   assert out.split() == ['True', 'False']
+
+
+@pytest.mark.parametrize(
+  'more, wanted',
+  [
+    ('"stress": 1' + '0' * 400, '"stress" is 1000'),
+    ('"stress": NaN', '"stress" is nan'),
+    (r'"source": "\ud800"', '"source" is .* must be a text'),
+    (f'"{"k" * 10**6}": 1', 'unknown key'),
+  ],
+)
+def test_hostile_facts(tmp_path, more, wanted):
+  """No crash, no error as long as what it is about, and a name."""
+  path = tmp_path / 'towers.json'
+  path.write_text(f'{{"version": 1, "towers": [["a"]], {more}}}')
+  with pytest.raises(ConfigError, match=wanted) as refused:
+    read_towers(path)
+  assert len(str(refused.value)) < 1000 and str(path) in str(refused.value)
+
+
+def test_many_keys_take_no_time(tmp_path):
+  """Every key was compared with every other: three minutes."""
+  path = tmp_path / 'towers.json'
+  keys = ', '.join(f'"k{n}": 1' for n in range(100_000))
+  path.write_text(f'{{"version": 1, "towers": [["a"]], {keys}}}')
+  began = time.process_time()
+  with pytest.raises(ConfigError, match='unknown key'):
+    read_towers(path)
+  assert time.process_time() - began < 10

@@ -12,10 +12,10 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import math
 import os
 import pathlib
 import stat
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from genrec_jax.config.errors import ConfigError
@@ -97,17 +97,16 @@ class TowerPlan:
       )
     if data.get('version') != VERSION or type(data['version']) is not int:
       raise ConfigError(
-        f'its version is {data.get("version")!r}, and only version {VERSION} '
-        'is known here'
+        f'its version is {data.get("version")!r:.200}, and only version '
+        f'{VERSION} is known here'
       )
     known = ['version', 'towers', *(field.name for field in _FACTS)]
     for key in data:
       if key not in known:
-        raise ConfigError(f'unknown key {key!r}{_hint(key, known)}')
+        raise ConfigError(f'unknown key {key!r:.200}{_hint(key, known)}')
     towers = data['towers']
     if not isinstance(towers, list) or not all(
-      isinstance(tower, list) and all(isinstance(name, str) for name in tower)
-      for tower in towers
+      isinstance(tower, list) and all(map(_is_text, tower)) for tower in towers
     ):
       raise ConfigError('"towers" must be a list of lists of features\' names')
     facts = {}
@@ -124,13 +123,21 @@ def _read_fact(name: str, value):
   if name in ('seed', 'samples', 'dimensions'):
     fits, wanted = type(value) is int and value >= 0, 'a whole number'
   elif name == 'stress':
-    fits = type(value) in (int, float) and math.isfinite(value)
+    # Compared and not converted: a whole number may be larger than any float.
+    fits = type(value) in (int, float) and abs(value) <= sys.float_info.max
     wanted = 'a number'
   else:
-    fits, wanted = isinstance(value, str), 'a text'
+    fits, wanted = _is_text(value), 'a text'
   if not fits:
-    raise ConfigError(f'"{name}" is {value!r}, must be {wanted}')
+    raise ConfigError(f'"{name}" is {value!r:.200}, must be {wanted}')
   return value
+
+
+def _is_text(value) -> bool:
+  """Whether it can be written again: JSON may have half a character."""
+  return isinstance(value, str) and not any(
+    '\ud800' <= character <= '\udfff' for character in value
+  )
 
 
 def read_towers(path: str | os.PathLike) -> TowerPlan:
@@ -276,8 +283,8 @@ def check_towers(
     for name in tower:
       if name not in known:
         raise ConfigError(
-          f'tower {number} names {name!r}, which is no feature with a table'
-          f'{_hint(name, features)}'
+          f'tower {number} names {name!r:.200}, which is no feature with a '
+          f'table{_hint(name, features)}'
         )
       if name in places:
         where = f'towers {places[name]} and {number}'
@@ -305,13 +312,14 @@ def check_towers(
 
 def _refuse_repeats(pairs) -> dict:
   """An object of JSON without a key twice, of which one would be lost."""
-  keys = [key for key, _ in pairs]
-  for key in keys:
-    if keys.count(key) > 1:
+  found = {}
+  for key, value in pairs:
+    if key in found:
       raise ValueError(f'the key {key!r} stands there twice')
-  return dict(pairs)
+    found[key] = value
+  return found
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-  near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+  near = difflib.get_close_matches(name[:200], known, n=1, cutoff=0.4)
   return f'; did you mean {near[0]!r}?' if near else ''

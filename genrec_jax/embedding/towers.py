@@ -224,6 +224,11 @@ def tower_of_table(towers: Towers, tables: Mapping[str, str]) -> dict[str, int]:
   numbers: dict[str, int] = {}
   for number, features in enumerate(towers.features):
     for feature in features:
+      if feature not in tables:
+        raise PlanError(
+          f'tower {number} has the feature {feature!r}, which reads no table; '
+          f'there are {", ".join(tables)}'
+        )
       table = tables[feature]
       if numbers.setdefault(table, number) != number:
         raise PlanError(

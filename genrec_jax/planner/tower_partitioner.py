@@ -116,6 +116,11 @@ def partition_features(
   bounds = bounds or Bounds.even(len(features), max(1, towers))
   check_bounds(items, towers, bounds)  # before the work
   dimensions = dimensions or max(2, towers)
+  if dimensions > max(2, towers, len(distances)):
+    raise ValueError(
+      f'{dimensions} dimensions are more than the {len(distances)} features '
+      'have; fewer lose nothing'
+    )
   found = find_points(distances, dimensions=dimensions, seed=seed)
   points = np.stack([found.points[own].mean(axis=0) for own in members])
   labels = cluster_evenly(points, items, towers, bounds, seed=seed)

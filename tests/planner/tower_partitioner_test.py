@@ -277,3 +277,11 @@ def test_wrong_shapes_and_strategies():
 )
 def test_examples_of_docstrings_are_true(module):
   assert doctest.testmod(module).failed == 0
+
+
+def test_more_dimensions_than_features_are_refused():
+  features = [TowerFeature(name, name, 1, 1.0) for name in 'abc']
+  with pytest.raises(ValueError, match='100000 dimensions .* the 3 features'):
+    partition_features(
+      features, np.ones((3, 3)) - np.eye(3), 2, dimensions=100_000
+    )
