@@ -387,9 +387,7 @@ def find_compression(model: Mapping, towers: Sequence[Sequence[str]]) -> float:
 
 def average(rows: Iterable[Mapping]) -> list[dict]:
   """A mean over seeds for each case, and what it is above the flat model."""
-  by_case: dict[str, dict[int, Mapping]] = {}
-  for row in rows:
-    by_case.setdefault(row['of'], {})[row['seed']] = row
+  by_case = runs.group_by_seed(rows)
   found = []
   for name, runs_of in by_case.items():
     first = next(iter(runs_of.values()))
@@ -426,10 +424,7 @@ def compare(
   found = {}
   for key, prefix in (('auc', ''), ('logloss', 'logloss_')):
     differences = [a[key] - b[key] for a, b in both]
-    found[f'{prefix}{name}'] = float(np.mean(differences))
-    if len(both) > 1:
-      error = np.std(differences, ddof=1) / len(both) ** 0.5
-      found[f'{prefix}{name}_se'] = float(error)
+    found |= runs.mean_difference(f'{prefix}{name}', differences)
   return found | {f'{name}_pairs': len(both)}
 
 

@@ -28,8 +28,6 @@ import dataclasses
 import pathlib
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
 from benchmarks import cli, runs
 from benchmarks.dmt_quality import FRAPPE, make_frappe, train_to_the_end
 from benchmarks.frappe import NAMES, REBUILT, best_epoch
@@ -244,9 +242,7 @@ def sites_of(sites) -> dict[str, tuple[int, ...]]:
 
 def average(rows: Iterable[Mapping]) -> list[dict]:
   """A mean over seeds for each case, and what it is beside bfloat16."""
-  by_case: dict[str, dict[int, Mapping]] = {}
-  for row in rows:
-    by_case.setdefault(row['of'], {})[row['seed']] = row
+  by_case = runs.group_by_seed(rows)
   found = []
   for name, of in by_case.items():
     first = next(iter(of.values()))
@@ -279,10 +275,8 @@ def compare(
   }
   found = {}
   for key, values in differences.items():
-    found[key] = round(float(np.mean(values)), 9)
-    if len(values) > 1:
-      error = np.std(values, ddof=1) / len(values) ** 0.5
-      found[f'{key}_se'] = float(error)
+    found |= runs.mean_difference(key, values)
+    found[key] = round(found[key], 9)
   return found | {'pairs': len(both)}
 
 

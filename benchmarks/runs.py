@@ -4,7 +4,7 @@ import json
 import os
 import pathlib
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -90,6 +90,27 @@ def over_seeds(key: str, values: Sequence[float]) -> dict[str, float]:
   found = {key: float(np.mean(values))}
   if len(values) > 1:
     found[f'{key}_std'] = float(np.std(values, ddof=1))
+  return found
+
+
+def mean_difference(key: str, values: Sequence[float]) -> dict[str, float]:
+  """The mean of differences between runs, and its standard error.
+
+  >>> mean_difference('minus', [0.25, 0.75])
+  {'minus': 0.5, 'minus_se': 0.25}
+  """
+  found = {key: float(np.mean(values))}
+  if len(values) > 1:
+    error = np.std(values, ddof=1) / len(values) ** 0.5
+    found[f'{key}_se'] = float(error)
+  return found
+
+
+def group_by_seed(rows: Iterable[Mapping]) -> dict[str, dict[int, Mapping]]:
+  """Rows of single runs as {row['of']: {row['seed']: row}}."""
+  found: dict[str, dict[int, Mapping]] = {}
+  for row in rows:
+    found.setdefault(row['of'], {})[row['seed']] = row
   return found
 
 

@@ -18,12 +18,8 @@ step reads.
 import argparse
 import pathlib
 
-import numpy as np
-
 from benchmarks import cli, runs, serving_rows
-from genrec_jax import config as config_lib
-from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import loop
+from benchmarks.dmt_quality import make_frappe, train_to_the_end
 
 COLUMNS = (
   'case', 'seeds', 'auc', 'auc_std', 'minus', 'minus_se', 'minus_packed',
@@ -37,11 +33,7 @@ CASES = (
   ('tbe_int4', False), ('tbe_int2', False),
 )  # fmt: skip
 SEEDS = (1, 2, 3)
-OVERRIDES = (
-  'optimizer.rows.name=adam', 'optimizer.rows.learning_rate=1e-3',
-  'optimizer.rows.decay=l2', 'optimizer.rows.weight_decay=0.1',
-  'loss.table_l2=0',
-)  # fmt: skip
+ROWS = dict(name='adam', learning_rate=1e-3, decay='l2', weight_decay=0.1)
 NOTES = ('minus, minus_packed: means of differences between equal seeds.',)
 
 
@@ -49,6 +41,7 @@ def main(argv: list[str] | None = None) -> None:
   parser = cli.parser('trained_rows', __doc__)
   parser.add_argument('--runs', required=True, help='directory of the workdirs')
   parser.add_argument('--data', help='directory of the CSVs of Frappe')
+  parser.add_argument('--train-file', help='of --data, if not the usual one')
   parser.add_argument('--seeds', nargs='+', type=int, default=SEEDS)
   parser.add_argument('--formats', nargs='+', help='these alone')
   args = parser.parse_args(argv)
@@ -105,24 +98,12 @@ def train(args, workdir: pathlib.Path, name: str, by_chance: bool, seed: int):
   """Trains a run unless it has ended."""
   if runs.ended(workdir):
     return
-  config, overrides = 'configs/frappe.py:dlrm', [f'seed={seed}', *OVERRIDES]
-  if args.smoke:
-    config += ',smoke'
-  else:
-    cache = pathlib.Path(args.runs).resolve() / 'frappe_data'
-    overrides += [
-      f'data.path={pathlib.Path(args.data).resolve()}',
-      f'data.cache={cache}',
-    ]
+  config = make_frappe(args, 'dlrm', seed)
+  config.loss.table_l2 = 0.0
+  config.optimizer.rows.update(ROWS)
   if name != PLAIN:
-    overrides += [
-      f'optimizer.rows.packed_as={name}',
-      f'optimizer.rows.stochastic_rounding={by_chance}',
-    ]
-  made = config_lib.load(str(runs.ROOT / config), overrides)
-  loop.train_and_evaluate(made, workdir, TASK_KINDS)
-  if not runs.ended(workdir):
-    cli.fail(f'{workdir} was stopped; the same command continues')
+    config.optimizer.rows.update(packed_as=name, stochastic_rounding=by_chance)
+  train_to_the_end(config, workdir)
 
 
 def measure(args, workdir: pathlib.Path, name: str, seed: int) -> dict:
@@ -145,9 +126,7 @@ def measure(args, workdir: pathlib.Path, name: str, seed: int) -> dict:
 
 def average(rows: list[dict]) -> list[dict]:
   """A mean over seeds for each way of training."""
-  by_case: dict[str, dict[int, dict]] = {}
-  for row in rows:
-    by_case.setdefault(row['of'], {})[row['seed']] = row
+  by_case = runs.group_by_seed(rows)
   found = []
   for case, of_seed in by_case.items():
     first = next(iter(of_seed.values()))
@@ -157,26 +136,13 @@ def average(rows: list[dict]) -> list[dict]:
       mean |= runs.over_seeds(key, [row[key] for row in of_seed.values()])
     if case != PLAIN:
       plain = by_case[PLAIN]
-      mean |= difference(
+      mean |= runs.mean_difference(
         'minus', [r['auc'] - plain[s]['auc'] for s, r in of_seed.items()]
       )
-      mean |= difference(
+      mean |= runs.mean_difference(
         'minus_packed', [r['auc'] - r['later_auc'] for r in of_seed.values()]
       )
     found.append(mean)
-  return found
-
-
-def difference(key: str, values: list[float]) -> dict[str, float]:
-  """The mean of differences, and its standard error.
-
-  >>> difference('minus', [0.25, 0.75])
-  {'minus': 0.5, 'minus_se': 0.25}
-  """
-  found = {key: float(np.mean(values))}
-  if len(values) > 1:
-    spread = np.std(values, ddof=1) / len(values) ** 0.5
-    found[f'{key}_se'] = float(spread)
   return found
 
 

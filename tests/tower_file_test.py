@@ -108,7 +108,6 @@ def test_towers_of_features():
 def test_only_the_standard_library_is_needed():
   code = """
 import sys
-import time
 import genrec_jax.config.tower_file as t
 own = [n for n in vars(t).values() if type(n) is type(sys)]
 print(all(m.__name__ in sys.stdlib_module_names for m in own))

@@ -53,7 +53,7 @@ import jax.numpy as jnp
 
 import pallas_kernels
 from genrec_jax.numerics import row_rounding
-from pallas_kernels.hashing import element_bits, mix
+from pallas_kernels.hashing import mix
 from pallas_kernels.jagged_embedding import rounding, rules, spec
 
 
@@ -194,7 +194,8 @@ class RowOptimizer(spec.Rule):
           f'{group} and {self.stochastic_rounding} in the optimizer that moves '
           'them all: rows of one array are rounded alike.'
         )
-    formats = {one.packed_as for one in settings or (self,)} - {''}
+    packed_as = [one.packed_as for one in settings or (self,)]
+    formats = set(packed_as) - {''}
     if formats and table.dtype != jnp.float32:
       raise ValueError(
         f'packed_as is {min(formats)!r} and the table {table.dtype}: only '
@@ -245,10 +246,9 @@ class RowOptimizer(spec.Rule):
     if formats:
       random = None
       if chance is not None:
-        numbers = ids if row_numbers is None else row_numbers
-        columns = jnp.arange(table.shape[1])[None]
-        random = element_bits(chance, numbers[:, None], columns)
-      packed_as = [one.packed_as for one in settings or (self,)]
+        random = rounding.rounding_noise(
+          spec.RoundingChance(chance, row_numbers), ids, table.shape[1]
+        )
       table = _round_touched(table, ids, packed_as, groups, random)
     return table, slots | new_slots
 

@@ -245,7 +245,9 @@ def _decode_elements(codes, step, number_format, xp):
     if number_format.bits < 8:
       codes = xp.where((codes & sign_bit) != 0, codes | -sign_bit, codes)
     negative, whole = codes < 0, xp.abs(codes)
-  bits = _put_together(whole, exponent - mantissa_bits, xp)
+  # Elements that are never above one step fit every scale.
+  overflows = number_format.most_exponent > 0
+  bits = _put_together(whole, exponent - mantissa_bits, overflows, xp)
   return bits | xp.where(negative, np.int32(-(1 << 31)), 0)
 
 
@@ -352,7 +354,7 @@ def _drop_bits(significand, count, rounding: str, random, xp):
   return significand >> count
 
 
-def _put_together(whole, exponent, xp):
+def _put_together(whole, exponent, overflows: bool, xp):
   """Bits of `whole * 2^exponent`, with whole numbers below 2^8."""
   as_float = whole.astype(np.float32).view(np.int32)
   field = (as_float >> _FRACTION) + exponent
@@ -361,6 +363,6 @@ def _put_together(whole, exponent, xp):
   significand = (as_float & (_ONE - 1)) | _ONE
   subnormal = significand >> xp.clip(1 - field, 0, 31)
   bits = xp.where(field > 0, normal, subnormal)
-  # Only of scales that `encode` never chooses.
-  bits = xp.where(field > 254, _INFINITE, bits)
+  if overflows:  # by scales that `encode` never chooses
+    bits = xp.where(field > 254, _INFINITE, bits)
   return xp.where(whole == 0, 0, bits)

@@ -16,7 +16,10 @@ import numpy as np
 
 from genrec_jax.numerics.number_format import flush_subnormals
 from pallas_kernels.hashing import mix
-from pallas_kernels.jagged_embedding.rounding import round_stochastically
+from pallas_kernels.jagged_embedding.rounding import (
+  round_stochastically,
+  round_to_whole,
+)
 
 # Their scales have 11 bits and their codes 8 at most, so that `code * scale` is
 # exact and every program, fused or not, makes the same numbers of them.
@@ -61,10 +64,7 @@ def round_rows(
   if random is None:
     codes = jnp.round(places)
   else:
-    # 24 random bits, as many as a float32 holds exactly.
-    below = jnp.floor(places)
-    upper = (random >> 8).astype(jnp.float32) < (places - below) * 2.0**24
-    codes = below + upper.astype(jnp.float32)
+    codes = round_to_whole(places, random)
   # The ends stay the ends: were they left to chance, the range would shrink at
   # every update, and the next packing would find other levels. A row of equal
   # numbers has one end, which is the lower.

@@ -371,7 +371,11 @@ def _make_parser() -> argparse.ArgumentParser:
   add('--most', type=int, help='features of a tower (an even share)')
   add('--max_bytes', type=float, help='of the rows of a tower (any number)')
   add('--max_load', type=float, help='bytes an example reads of a tower (any)')
-  add('--dimensions', type=int, help="of the points (towers); the paper's is 2")
+  add(
+    '--dimensions',
+    type=int,
+    help="of the points (towers), one for each feature at most; paper: 2",
+  )
   add('--checkpoint', choices=('best', 'latest'), default='best')
   add('--check', default='', help='a file of towers to describe')
   add('--output', default='', help='directory of the files (WORKDIR)')

@@ -70,10 +70,23 @@ def _to_float16(x, random):
   power = jnp.maximum(bits & jnp.uint32(0x7F800000), jnp.uint32(113 << 23))
   one = _float(power - jnp.uint32(10 << 23))  # distance of the neighbours
   places = jnp.abs(x) * _float(jnp.uint32(264 << 23) - power)  # exact: / one
+  return jnp.copysign(round_to_whole(places, random) * one, x)
+
+
+def round_to_whole(x: jax.Array, random: jax.Array) -> jax.Array:
+  """The whole number below or above, by chance and without bias.
+
+  >>> round_to_whole(jnp.float32([1.25, 1.25]), jnp.uint32([2**29, 2**31]))
+  Array([2., 1.], dtype=float32)
+
+  Args:
+    x: float32.
+    random: uint32 bits in the shape of `x`.
+  """
   # 24 random bits, as many as a float32 holds exactly.
-  below = jnp.floor(places)
-  upper = (random >> 8).astype(jnp.float32) < (places - below) * 2.0**24
-  return jnp.copysign((below + upper.astype(jnp.float32)) * one, x)
+  below = jnp.floor(x)
+  upper = (random >> 8).astype(jnp.float32) < (x - below) * 2.0**24
+  return below + upper.astype(jnp.float32)
 
 
 def _float(bits):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from genrec_jax.config import key_rules, value_rules
 from genrec_jax.numerics import fused_rows
 from genrec_jax.numerics.row_rounding import BITS, round_rows
 
@@ -75,6 +76,12 @@ def round_by_hand(row, name, bits=None):
       code = 0
     found.append(code * scale + bias)
   return np.float32(found)
+
+
+def test_a_config_names_these_formats():
+  """Its rules do not import JAX, and so they list them again."""
+  rule = key_rules.SHARED['optimizer.rows.packed_as']
+  assert rule == value_rules.words('', *BITS)
 
 
 @pytest.mark.parametrize('by_chance', [False, True])
