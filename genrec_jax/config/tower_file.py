@@ -151,9 +151,10 @@ def read_towers(path: str | os.PathLike) -> TowerPlan:
     FileNotFoundError: it is not there.
   """
   path = pathlib.Path(path)
-  if path.is_dir():
+  if os.path.isdir(path):
     path = path / NAME
-  if not path.exists():
+  # os.path and not pathlib: a name that no file can have is not there either.
+  if not os.path.exists(path):
     raise FileNotFoundError(f'{path}: there is no such file of towers')
   about = path.stat()
   if not stat.S_ISREG(about.st_mode):  # such as a device, which has no end
@@ -192,9 +193,28 @@ def read_run_towers(workdir: str | os.PathLike, config) -> tuple:
   if not path.exists():
     raise ConfigError(
       f'{path} is missing, which says what features the towers of the model '
-      'have; continue the training of this workdir, which writes it again'
+      f'have; {advise(config.model.towers)}'
     )
   return read_towers(path).towers
+
+
+def advise(wanted: str) -> str:
+  """How a run that has lost its towers comes by them again, in words.
+
+  >>> advise('auto:4')
+  'continue the training of this workdir, which writes it again'
+
+  Args:
+    wanted: `model.towers`, whose file may be gone, too.
+  """
+  again = 'continue the training of this workdir, which writes it again'
+  of_data = wanted.isdecimal() or wanted.partition(':')[0] == 'auto'
+  if of_data or os.path.exists(wanted):
+    return again
+  return (
+    f'put it back, or put back {wanted!r:.200} (model.towers), which is '
+    f'missing, too, and {again}'
+  )
 
 
 def mark_towers(fingerprint: str, towers: Sequence[Sequence[str]]) -> str:

@@ -142,8 +142,9 @@ class ShardingPlan:
         f'not know; it knows {sorted(EXTRA_SECTIONS)}. Use the version that '
         'made the plan, or take them out'
       )
-    if fault := _find_tower_fault(self.extra.get('towers')):
-      raise PlanError(f'the section "towers" of the plan: {fault}')
+    if 'towers' in self.extra:
+      if fault := _find_tower_fault(self.extra['towers']):
+        raise PlanError(f'the section "towers" of the plan: {fault}')
     self._added_schemes()
 
   @property
@@ -378,9 +379,7 @@ def _find_fault(plan: ShardingPlan, table: TablePlan) -> str | None:
 
 
 def _find_tower_fault(section) -> str | None:
-  """What is wrong with the section of towers, in words; None of none."""
-  if section is None:
-    return None
+  """What is wrong with the section of towers, in words; None of nothing."""
   towers = section.get('features') if isinstance(section, dict) else None
   if not isinstance(towers, list) or not all(
     isinstance(own, list) and all(isinstance(name, str) for name in own)

@@ -5,7 +5,7 @@ A plan says which features are in which tower in a section of its own,
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from genrec_jax.embedding import single_scheme
 from genrec_jax.embedding.plan import PlanError, ShardingPlan
@@ -121,13 +121,8 @@ def add_towers(plan: ShardingPlan, towers: Towers, task) -> ShardingPlan:
     PlanError: the plan was made for other towers, or puts a table where its
       tower cannot see it.
   """
+  check_section(plan, towers)
   section = {'features': [list(own) for own in towers.features]}
-  planned = plan.extra.get(SECTION)
-  if planned is not None and planned != section:
-    raise PlanError(
-      f'the plan was made for the towers {_describe(planned)}, and the model '
-      f'has {_describe(section)}'
-    )
   own = check_hosts(towers, plan.hosts)
   reads = task.expected_reads()
   for number, features in enumerate(towers.features):
@@ -139,6 +134,24 @@ def add_towers(plan: ShardingPlan, towers: Towers, task) -> ShardingPlan:
     extra={**plan.extra, SECTION: section},
     pooling=plan.pooling | under,
   )
+
+
+def check_section(plan: ShardingPlan, towers: Towers | None) -> None:
+  """Refuses a plan that was made for other towers.
+
+  Args:
+    plan: of all tables.
+    towers: of the model; None if it has none.
+  """
+  planned = plan.extra.get(SECTION)
+  if planned is None:
+    return
+  features = [] if towers is None else [list(own) for own in towers.features]
+  if planned['features'] != features:
+    raise PlanError(
+      f'the plan was made for the towers {_describe(planned["features"])}, and '
+      f'the model has {_describe(features) or "none"}'
+    )
 
 
 def check_place(
@@ -172,6 +185,6 @@ def check_place(
   )
 
 
-def _describe(section: Mapping) -> str:
-  """The towers of a section, in words."""
-  return '; '.join(', '.join(own) for own in section['features'])
+def _describe(towers: Sequence[Sequence[str]]) -> str:
+  """Towers in words."""
+  return '; '.join(', '.join(own) for own in towers)

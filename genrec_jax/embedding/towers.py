@@ -196,9 +196,9 @@ def check_hosts(towers: Towers, hosts: int) -> int:
   """Towers of a host; an error where they cannot be divided equally."""
   if towers.count % hosts:
     raise PlanError(
-      f'there are {towers.count} towers and {hosts} hosts, and each host needs '
-      'equally many: choose a number of towers that is a multiple of '
-      'parallel.hosts, or another number of hosts'
+      f'{towers.count} towers (model.towers) cannot be divided among {hosts} '
+      'hosts (parallel.hosts), each of which needs equally many: choose a '
+      'number of towers that is a multiple of the hosts, or other hosts'
     )
   return towers.count // hosts
 

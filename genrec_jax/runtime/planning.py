@@ -63,6 +63,7 @@ def make_plan(
     return planner.make_plan(**work, schemes=schemes, pooling=rule)[0]
   if p.plan:
     plan = _load_plan(p.plan, specs, mesh_shape, schemes)
+    tower_plans.check_section(plan, towers)
   elif towers is not None:
     tables = {n: r.table for n, r in task.expected_reads().items()}
     plan = tower_plans.plan_towers(

@@ -13,6 +13,7 @@ from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding import id_maps
 from genrec_jax.embedding.init import init_table
 from genrec_jax.embedding.local_tables import LocalTables
+from genrec_jax.embedding.towers import Towers
 from genrec_jax.parallel import rules
 
 # Field -> what checkpoints call it. The format is older than the names of the
@@ -109,6 +110,11 @@ def find_towers(task, extensions=None):
     raise ValueError(
       'Extensions.towers and the towers of the model (model.towers) are both '
       'there; leave one of them out'
+    )
+  if outside is not None and not isinstance(outside, Towers):
+    raise TypeError(
+      'Extensions.towers must be an embedding.towers.Towers, not '
+      f'{outside!r:.200}; how many towers a model has is model.towers'
     )
   if find_dense_towers(task) is not None:
     return None

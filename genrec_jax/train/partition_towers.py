@@ -122,6 +122,11 @@ def make_towers(
       raise ValueError(f'--{name} must be above 0, not {bound}')
   if dimensions is not None and dimensions < 1:
     raise ValueError(f'--dimensions must be at least 1, not {dimensions}')
+  for name, bound in (('least', least), ('most', most)):
+    if bound is not None and bound < 1:
+      raise ValueError(f'--{name} must be at least 1, not {bound}')
+  if least is not None and most is not None and most < least:
+    raise ValueError(f'--most={most} is less than --least={least}')
   data, task, extensions = _load_run(workdir)
   looked = tower_samples.load_samples(data, task, samples, seed)
   features = looked.features
@@ -149,11 +154,10 @@ def make_towers(
     )
     return TowerReport(plan, features, distances, measured, None, notes)
   even = Bounds.even(len(features), max(1, towers))
+  if least is None:
+    least = even.least if most is None else min(even.least, most)
   bounds = Bounds(
-    even.least if least is None else least,
-    even.most if most is None else most,
-    max_bytes,
-    max_load,
+    least, max(even.most, least) if most is None else most, max_bytes, max_load
   )
   if distances is None:
     partition = deal_features(
@@ -317,6 +321,8 @@ def write_report(
   from genrec_jax.report.tower_plane import draw_plane
 
   directory = pathlib.Path(directory)
+  if directory.exists() and not directory.is_dir():
+    raise ValueError(f'--output={directory} is no directory')
   directory.mkdir(parents=True, exist_ok=True)
   paths = [directory / tower_file.NAME]
   if not replace and paths[0].exists():

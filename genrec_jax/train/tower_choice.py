@@ -44,7 +44,7 @@ def choose_towers(config, data, workdir: str | os.PathLike) -> TowerPlan | None:
     if saved is not None and not os.path.exists(wanted):
       _check(saved, data, kept)  # the file is needed once
       return saved
-    plan = _read_file(wanted)
+    plan = _read_file(wanted, kept)
     _check(plan, data, wanted)
     if saved is not None and saved.towers != plan.towers:
       raise ConfigError(
@@ -101,18 +101,18 @@ def check_words(config) -> None:
 
 def _explain_missing(wanted: str) -> str:
   return (
-    f'model.towers is {wanted!r}, and there is no such file; it must be the '
-    "path of a towers.json, a number of towers, 'auto' or 'auto:N'"
+    f'model.towers is {wanted!r:.200}, and there is no such file; it must be '
+    "the path of a towers.json, a number of towers, 'auto' or 'auto:N'"
   )
 
 
 def _read_number(wanted: str, hosts: int) -> tuple[int, bool]:
   """(how many towers, whether the data say which); 0 of a file."""
-  if re.fullmatch(r'\d+', wanted):
+  if re.fullmatch(r'[0-9]{1,9}', wanted):
     number, automatic = int(wanted), False
   elif wanted == 'auto':
     number, automatic = max(hosts, 2), True
-  elif match := re.fullmatch(r'auto:(\d+)', wanted):
+  elif match := re.fullmatch(r'auto:([0-9]{1,9})', wanted):
     number, automatic = int(match[1]), True
   else:
     return 0, False
@@ -134,10 +134,16 @@ def _read_kept(path: pathlib.Path) -> TowerPlan:
     ) from None
 
 
-def _read_file(path: str) -> TowerPlan:
+def _read_file(path: str, kept: pathlib.Path) -> TowerPlan:
   try:
     return tower_file.read_towers(path)
   except FileNotFoundError:
+    if (kept.parent / 'config.json').exists():  # a run that has lost both
+      raise ConfigError(
+        f'model.towers is {path!r:.200}, and there is no such file; nor is '
+        f'there {kept}, where this run has kept its towers: put back one of '
+        'the two'
+      ) from None
     raise ConfigError(_explain_missing(path)) from None
 
 

@@ -112,7 +112,7 @@ def test_numbers_and_words(tmp_path):
     (dict(towers='9'), {}, ConfigError, 'asks for 9 towers, and there are 8'),
     (dict(towers='0'), {}, ConfigError, 'at least 1 tower'),
     (dict(towers='auto:x'), {}, ConfigError, 'there is no such file'),
-    (dict(towers='3'), dict(hosts=2), PlanError, '3 towers and 2 hosts'),
+    (dict(towers='3'), dict(hosts=2), PlanError, '3 towers .* among 2 hosts'),
     (
       {}, dict(hosts=2, devices=2, scheme='row_wise'), PlanError,
       'is under a tower, whose host',
@@ -222,6 +222,9 @@ def test_more_vectors_than_anybody_wants(compression, tmp_path):
   config = configure(towers='2', tower_compression=compression)
   with pytest.raises(ValueError, match='raise model.tower_compression'):
     build(config, tmp_path)
+  config = configure(towers='9' * 5_000)
+  with pytest.raises(ConfigError, match='there is no such file'):
+    build(config, tmp_path)
   config = configure(towers='/dev/zero')
   with pytest.raises(ConfigError, match='is no regular file'):
     build(config, tmp_path)
@@ -254,6 +257,12 @@ def test_a_file_of_towers_is_needed_once(tmp_path, caplog):
   train(config, tmp_path / 'run', 3)  # goes on without it
   with pytest.raises(ConfigError, match='there is no such file; it must be'):
     train(config, tmp_path / 'other', 2)
+  # With both files gone, whatever reads the run says the same.
+  (tmp_path / 'run' / tower_file.OF_A_RUN).unlink()
+  with pytest.raises(ConfigError, match='put back one of the two'):
+    train(config, tmp_path / 'run', 4)
+  with pytest.raises(ConfigError, match='put it back, or put back .*towers.js'):
+    Scorer.load(tmp_path / 'run')
 
 
 def evaluate(config, workdir) -> dict:

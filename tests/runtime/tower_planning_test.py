@@ -6,6 +6,8 @@ import pytest
 
 from genrec_jax import config as config_lib
 from genrec_jax.config import ConfigError
+from genrec_jax.contracts import Extensions
+from genrec_jax.embedding.plan import PlanError
 from genrec_jax.features import FeatureSpec
 from genrec_jax.planner import InsufficientMemory
 from genrec_jax.runtime import planning
@@ -81,6 +83,30 @@ def test_formats_on_the_way_to_no_tower(config):
   config.parallel.exchange.near_backward = 'int8'
   with pytest.raises(ConfigError, match='near_backward are formats .* towers'):
     planning.make_plan(config, make_task(config, ()), SHAPE)
+
+
+def test_a_plan_of_other_towers_is_refused(config, tmp_path):
+  planning.describe_plan(config, make_task(config), tmp_path)
+  path = tmp_path / 'plan.json'
+  config.parallel.plan = str(path)
+  other = make_task(config, [TOWERS[1], TOWERS[0]])
+  with pytest.raises(PlanError, match='for the towers f0, f1.* has f5, f6'):
+    planning.make_plan(config, other, SHAPE)
+  config.model.towers = ''
+  with pytest.raises(PlanError, match='f6, f7, and the model has none'):
+    planning.make_plan(config, make_task(config, ()), SHAPE)
+  plan = json.loads(path.read_text())
+  plan['extra']['towers'] = None
+  path.write_text(json.dumps(plan))
+  with pytest.raises(PlanError, match='"towers" of the plan: it must hold'):
+    planning.make_plan(config, make_task(config, ()), SHAPE)
+
+
+def test_towers_from_outside_that_are_a_number(config):
+  config.model.towers = ''
+  with pytest.raises(TypeError, match='must be an embedding.towers.Towers'):
+    outside = Extensions(towers=5)
+    planning.make_plan(config, make_task(config, ()), SHAPE, outside)
 
 
 def test_memory_is_checked_with_towers(config):

@@ -216,11 +216,17 @@ def test_models_without_rows_are_refused(tmp_path):
     ('--max_bytes=nan', '--max_bytes must be above 0, not nan'),
     ('--max_load=-1', '--max_load must be above 0'),
     ('--dimensions=0', '--dimensions must be at least 1'),
+    ('--least=0', '--least must be at least 1, not 0'),
+    ('--most=-3', '--most must be at least 1, not -3'),
+    ('--least=5 --most=3', '--most=3 is less than --least=5'),
+    ('--least=5', '8 features do not make 2 towers of 5 features'),
+    ('--most=3', '8 features do not make 2 towers of 3 features'),
+    ('--strategy=random --output=/dev/null', '--output=/dev/null is no dir'),
   ],
 )
 def test_bounds_that_mean_nothing(clicks_run, word, message):
   with pytest.raises(ValueError, match=message):
-    partition_towers.main([str(clicks_run), '--towers=2', word])
+    partition_towers.main([str(clicks_run), '--towers=2', *word.split()])
 
 
 def test_other_towers_are_not_written_over(clicks_run, tmp_path, capsys):
