@@ -29,7 +29,8 @@ import numpy as np
 from benchmarks import cli
 from genrec_jax.numerics import blocks
 from genrec_jax.numerics.block_formats import BLOCK_FORMATS
-from genrec_jax.numerics.fused_rows import FUSED_ROWS, join_parts, split_parts
+from genrec_jax.numerics.fused_rows import FUSED_ROWS
+from genrec_jax.numerics.packed_formats import join_parts, split_parts
 
 COLUMNS = (
   'case', 'numbers', 'differ', 'known', 'known_as', 'scales_differ', 'peer',

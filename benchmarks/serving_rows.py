@@ -32,7 +32,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import trees
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.embedding import packed_rows
-from genrec_jax.numerics.fused_rows import FUSED_ROWS
+from genrec_jax.numerics.packed_formats import PACKED_FORMATS
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import results
 
@@ -131,7 +131,7 @@ def evaluate(workdir: str, number_format: str) -> tuple[dict, float]:
 def row_bytes(number_format: str, dim: int) -> int:
   if number_format == PLAIN:
     return 4 * dim
-  return FUSED_ROWS[number_format].bytes_per_row(dim)
+  return PACKED_FORMATS[number_format].bytes_per_row(dim)
 
 
 def table_shapes(workdir: pathlib.Path) -> list[tuple[int, int]]:

@@ -54,7 +54,7 @@ from genrec_jax.checkpoint.manifest import (
   IncompleteError,
 )
 from genrec_jax.numerics.formats import FORMATS, Formats
-from genrec_jax.numerics.fused_rows import FUSED_ROWS
+from genrec_jax.numerics.packed_formats import PACKED_FORMATS
 
 PUBLISHED = 'published'
 _LOOKS = 5  # of an update, at a directory where something is in the way
@@ -92,8 +92,8 @@ class Follower(contextlib.AbstractContextManager):
       copy: a directory of this follower alone, made if need be.
       tables: names of those to copy; None for all.
       packed: table -> the format in which the copy has its rows, a key of
-        `fused_rows.FUSED_ROWS`, such as 'tbe_int8', 'tbe_int4' or 'tbe_int2';
-        others keep the numbers they come in.
+        `packed_formats.PACKED_FORMATS`, such as 'tbe_int8', 'tbe_int4' or
+        'tbe_int2'; others keep the numbers they come in.
       log: receives a line about every step applied and all that is unusual.
       formats: the number formats in which rows may come, see
         `numerics.formats.extend_formats`.
@@ -395,10 +395,10 @@ class Follower(contextlib.AbstractContextManager):
 
 def _check_packed(packed: Mapping[str, str], tables) -> dict[str, str]:
   for name, number_format in packed.items():
-    if number_format not in FUSED_ROWS:
+    if number_format not in PACKED_FORMATS:
       raise ValueError(
         f'table {name!r} cannot be packed as {number_format!r}; there are: '
-        + ', '.join(FUSED_ROWS)
+        + ', '.join(PACKED_FORMATS)
       )
     if tables is not None and name not in tables:
       raise ValueError(f'table {name!r} is to be packed, and not copied')
@@ -445,7 +445,7 @@ def main(argv: list[str] | None = None) -> int:
     '--packed',
     metavar='TABLE=FORMAT,...',
     help='tables whose rows the copy packs: tbe_int8, tbe_int4, tbe_int2 or '
-    'another format of numerics/fused_rows.py',
+    'another format of numerics/packed_formats.py',
   )
   parser.add_argument(
     '--poll', type=float, default=10.0, help='seconds between looks'

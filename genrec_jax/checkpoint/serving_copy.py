@@ -29,7 +29,7 @@ from genrec_jax.checkpoint import manifest_rules, row_files, storage, table_file
 from genrec_jax.checkpoint.errors import CheckpointError, DamagedError
 from genrec_jax.checkpoint.table_file import TableFile
 from genrec_jax.data.quoting import quote
-from genrec_jax.numerics.fused_rows import FUSED_ROWS
+from genrec_jax.numerics.packed_formats import PACKED_FORMATS
 
 FORMAT = 1
 POSITION, GENERATION = 'POSITION.json', 'generation.npy'
@@ -84,7 +84,7 @@ class CopyPosition:
       given = {key: about[key] for key in _KEYS}
       if 'packed' in about:
         given['packed'] = about['packed']
-        if about['packed'] not in FUSED_ROWS:
+        if about['packed'] not in PACKED_FORMATS:
           raise ValueError(f'table {name!r} is packed in an unknown format')
       # Those of earlier versions have no checksums, or other names.
       files = [
@@ -201,7 +201,7 @@ class ServingCopy:
     """The rows `[rows, dim]`, mapped; they change as deltas are applied.
 
     Of a table that is packed, the bytes of its rows: uint8 `[rows, bytes]`, for
-    `fused_rows.split_parts` or the operators of FBGEMM.
+    `packed_formats.split_parts` or the operators of FBGEMM.
 
     Ask again from time to time: tables that were built anew are other arrays.
     The first time, a table of a copy of more than `WHOLE_BYTES` is read and

@@ -1,7 +1,7 @@
 """A table of a serving copy: a mapped .npy file with checksums of its blocks.
 
     1200-3/item.npy           [rows, dim]; bfloat16 as uint16; packed rows as
-                              uint8 [rows, bytes], see `fused_rows.FUSED_ROWS`
+                              uint8 [rows, bytes], see `packed_formats`
     1200-3/item.crc32.npy     uint32, the CRC-32 of each 1 MB of item.npy
 
 The follower changes both in place. After a kill they may disagree where a delta
@@ -23,7 +23,7 @@ from genrec_jax.checkpoint.errors import (
   CopyDamagedError,
   DamagedError,
 )
-from genrec_jax.numerics import fused_rows
+from genrec_jax.numerics import packed_formats
 
 BLOCK = 1 << 20
 _HEADER_BYTES = 4096
@@ -53,7 +53,7 @@ class TableFile:
     self._path = copy / about['file']
     shape, dtype = _stored_array(about)
     self.columns = about['dim']
-    self._format = fused_rows.FUSED_ROWS.get(about.get('packed'))
+    self._format = packed_formats.PACKED_FORMATS.get(about.get('packed'))
     self._bytes, array = map_array(copy, about['file'], mode)
     if array.shape != shape or array.dtype != _stored_dtype(dtype):
       raise DamagedError(f'{self._path} has another shape than it should')
@@ -80,12 +80,12 @@ class TableFile:
     """Rows of `array` as numbers: those of packed rows as float32."""
     if self._format is None:
       return rows
-    return fused_rows.split_parts(self._format, rows, self.columns)
+    return packed_formats.split_parts(self._format, rows, self.columns)
 
   def write_rows(self, ids: np.ndarray | slice, rows: np.ndarray) -> None:
     """Puts rows `[n, dim]` of numbers into the table."""
     if self._format is not None:
-      rows = fused_rows.join_parts(self._format, rows)
+      rows = packed_formats.join_parts(self._format, rows)
     self.array[ids] = rows
 
   def find_blocks(self, ids: np.ndarray) -> np.ndarray:
@@ -211,7 +211,7 @@ def map_array(
 def _stored_array(about: dict) -> tuple[tuple[int, int], np.dtype]:
   """Shape and dtype of a table in its file."""
   if name := about.get('packed'):
-    size = fused_rows.FUSED_ROWS[name].bytes_per_row(about['dim'])
+    size = packed_formats.PACKED_FORMATS[name].bytes_per_row(about['dim'])
     return (about['rows'], size), np.dtype(np.uint8)
   return (about['rows'], about['dim']), np.dtype(about['dtype'])
 

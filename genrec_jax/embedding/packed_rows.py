@@ -1,4 +1,4 @@
-"""Lookups and bags of tables whose rows are packed in 8, 4 or 2 bits.
+"""Lookups and bags of tables whose rows are packed in few bits.
 
     table = pack_table(rows, 'tbe_int4')
     lookup(table, ids), embedding_bag(table, ids, lengths)
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import pallas_kernels
-from genrec_jax.numerics import fused_rows
-from genrec_jax.numerics.fused_rows import FUSED_ROWS
+from genrec_jax.numerics import packed_formats
+from genrec_jax.numerics.packed_formats import PACKED_FORMATS
 from pallas_kernels.jagged_embedding import cpu
 
 # Format -> bits of its codes; whether scale and bias stand in front of them;
@@ -36,7 +36,7 @@ class PackedTable:
   Attributes:
     rows: `[rows, bytes]` uint8.
     columns: numbers of a row.
-    format: a key of `fused_rows.FUSED_ROWS`.
+    format: a key of `packed_formats.PACKED_FORMATS`.
   """
 
   rows: jax.Array
@@ -44,14 +44,14 @@ class PackedTable:
   format: str = dataclasses.field(metadata=dict(static=True))
 
   def __post_init__(self):
-    if self.format not in FUSED_ROWS:
+    if self.format not in PACKED_FORMATS:
       raise ValueError(
         f'rows cannot be packed as {self.format!r}; formats are '
-        + ', '.join(FUSED_ROWS)
+        + ', '.join(PACKED_FORMATS)
       )
     # Tree functions put other things than arrays into the place of one.
     shape, dtype = (getattr(self.rows, a, None) for a in ('shape', 'dtype'))
-    wanted = FUSED_ROWS[self.format].bytes_per_row(self.columns)
+    wanted = PACKED_FORMATS[self.format].bytes_per_row(self.columns)
     if shape is not None and (dtype != np.uint8 or shape[1:] != (wanted,)):
       raise ValueError(
         f'rows of {self.columns} numbers in {self.format} are uint8 '
@@ -68,14 +68,15 @@ def pack_table(rows: np.ndarray | jax.Array, name: str) -> PackedTable:
 
   Args:
     rows: `[rows, D]`.
-    name: the format, a key of `fused_rows.FUSED_ROWS`.
+    name: the format, a key of `packed_formats.PACKED_FORMATS`.
   """
-  if name not in FUSED_ROWS:
+  if name not in PACKED_FORMATS:
     raise ValueError(
-      f'rows cannot be packed as {name!r}; formats are {", ".join(FUSED_ROWS)}'
+      f'rows cannot be packed as {name!r}; formats are '
+      + ', '.join(PACKED_FORMATS)
     )
   rows = np.asarray(rows, np.float32)
-  packed = fused_rows.join_parts(FUSED_ROWS[name], rows)
+  packed = packed_formats.join_parts(PACKED_FORMATS[name], rows)
   return PackedTable(jnp.asarray(packed), rows.shape[1], name)
 
 
@@ -84,9 +85,9 @@ def lookup(
 ) -> jax.Array:
   """The row of each id, `[..., D]` float32; NaN for an id that is no row.
 
-  They are the numbers of `fused_rows.split_parts` to the bit, except those of
-  `fbgemm_int8`: whether the product of a code and a scale in float32 is rounded
-  before the bias is added is up to the compiler.
+  They are the numbers of `packed_formats.split_parts` to the bit, except those
+  of `fbgemm_int8`: whether the product of a code and a scale in float32 is
+  rounded before the bias is added is up to the compiler.
 
   Args:
     table: packed.
@@ -97,7 +98,7 @@ def lookup(
     flat = ids.reshape(-1).astype(jnp.int32)
     rows = _call_cpu(table, flat, jnp.ones_like(flat), None)
     return rows.reshape(*ids.shape, table.columns)
-  number_format, data = FUSED_ROWS[table.format], table.rows
+  number_format, data = PACKED_FORMATS[table.format], table.rows
   found = data.at[ids].get(mode='clip')
   arrays, start = {}, 0
   for part, array in number_format.layout(table.columns).items():
@@ -152,7 +153,7 @@ def _choose(table: PackedTable, implementation: str | None) -> str:
   """'cpu' or 'xla'; refuses 'cpu' where it cannot be."""
   reason = cpu.why_not()
   if table.format not in _WHOLE:
-    reason = f'{table.format} has no whole numbers'
+    reason = f'it reads {", ".join(_WHOLE)}, not {table.format}'
   if implementation is None:
     return 'xla' if reason else 'cpu'
   if implementation not in ('cpu', 'xla'):

@@ -1,9 +1,9 @@
-"""Packs codes of 2, 3, 4 or 8 bits into bytes, row by row.
+"""Packs codes of 1 to 8 bits into bytes, row by row.
 
 Element j of a row occupies the bits `j * bits` to `j * bits + bits - 1` of the
 row, counted from the low bit of its first byte; each row begins with a new
 byte. With 2 and 4 bits this is FBGEMM's layout; with 3, eight elements share
-three bytes.
+three bytes. Checkpoints know 2, 3, 4 and 8 bits.
 """
 
 import math
@@ -37,7 +37,7 @@ def pack_elements(codes: Array, bits: int, xp: types.ModuleType = np) -> Array:
 
   Args:
     codes: `[..., D]` uint8, each below `2**bits`.
-    bits: 1, 2, 3, 4 or 6, whose elements fill three bytes or fewer; or 8.
+    bits: 1 to 8.
     xp: `numpy` or `jax.numpy`.
 
   Returns:
@@ -46,18 +46,13 @@ def pack_elements(codes: Array, bits: int, xp: types.ModuleType = np) -> Array:
   if bits == 8:
     return codes
   elements, bytes_ = _count_group(bits)
-  dim = codes.shape[-1]
-  missing = -dim % elements
-  if missing:
-    codes = xp.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, missing)])
-  groups = codes.reshape(*codes.shape[:-1], -1, elements).astype(np.uint32)
-  word = groups[..., 0]
-  for element in range(1, elements):
-    word = word | (groups[..., element] << np.uint32(bits * element))
-  packed = [(word >> np.uint32(8 * b)) & np.uint32(255) for b in range(bytes_)]
-  packed = xp.stack(packed, -1).astype(np.uint8)
-  packed = packed.reshape(*packed.shape[:-2], -1)
-  return packed[..., : -(-dim * bits // 8)]
+  groups = _split_groups(codes, elements, xp)
+  packed: list = [None] * bytes_
+  for element, byte, shift in _find_overlaps(bits):
+    # Bits that leave the byte belong to the next one, which has a step of its
+    # own.
+    _put(packed, byte, _move(groups[..., element], shift))
+  return _join_groups(packed, -(-codes.shape[-1] * bits // 8), xp)
 
 
 def unpack_elements(
@@ -67,17 +62,35 @@ def unpack_elements(
   if bits == 8:
     return packed
   elements, bytes_ = _count_group(bits)
-  missing = -packed.shape[-1] % bytes_
-  if missing:
-    packed = xp.pad(packed, [(0, 0)] * (packed.ndim - 1) + [(0, missing)])
-  groups = packed.reshape(*packed.shape[:-1], -1, bytes_).astype(np.uint32)
-  word = groups[..., 0]
-  for byte in range(1, bytes_):
-    word = word | (groups[..., byte] << np.uint32(8 * byte))
-  most = np.uint32(2**bits - 1)
-  codes = [(word >> np.uint32(bits * e)) & most for e in range(elements)]
-  codes = xp.stack(codes, -1).astype(np.uint8)
-  return codes.reshape(*codes.shape[:-2], -1)[..., :dim]
+  groups = _split_groups(packed, bytes_, xp)
+  codes: list = [None] * elements
+  for element, byte, shift in _find_overlaps(bits):
+    # The byte holds parts of other elements, too.
+    part = _move(groups[..., byte], -shift) & np.uint8(2**bits - 1)
+    _put(codes, element, part)
+  return _join_groups(codes, dim, xp)
+
+
+def _split_groups(x: Array, size: int, xp: types.ModuleType) -> Array:
+  """`[..., n]` -> `[..., groups, size]`, zeros behind."""
+  if missing := -x.shape[-1] % size:
+    x = xp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
+  return x.reshape(*x.shape[:-1], -1, size)
+
+
+def _join_groups(parts: list, size: int, xp: types.ModuleType) -> Array:
+  """The inverse of `_split_groups`, of the parts of its last axis."""
+  x = xp.stack(parts, -1)
+  return x.reshape(*x.shape[:-2], -1)[..., :size]
+
+
+def _put(parts: list, place: int, part: Array) -> None:
+  parts[place] = part if parts[place] is None else parts[place] | part
+
+
+def _move(x: Array, shift: int) -> Array:
+  """x with its bits moved up, or down."""
+  return x << np.uint8(shift) if shift >= 0 else x >> np.uint8(-shift)
 
 
 def check_bits(bits: int) -> None:
@@ -108,9 +121,7 @@ def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
   for element, byte, shift in _find_overlaps(bits):
     # This element of all groups at once; the last group may lack some.
     part = codes.T[element::elements]
-    # Bits that leave the byte belong to the next one, which has a step of its
-    # own.
-    part = part << shift if shift >= 0 else part >> -shift
+    part = _move(part, shift)
     packed[byte::bytes_][: len(part)] |= part
   return np.ascontiguousarray(packed.T)
 
@@ -137,9 +148,8 @@ def unpack_codes(packed: np.ndarray, dim: int, bits: int) -> np.ndarray:
   for element, byte, shift in _find_overlaps(bits):
     into = codes[:, element::elements]
     part = packed[:, byte::bytes_][:, : into.shape[1]]
-    part = part >> shift if shift >= 0 else part << -shift
     # The byte holds parts of other elements, too.
-    into |= part & (2**bits - 1)
+    into |= _move(part, -shift) & np.uint8(2**bits - 1)
   return codes
 
 

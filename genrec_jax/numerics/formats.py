@@ -19,7 +19,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from genrec_jax.numerics import casts, even_levels, fused_rows, row_kmeans
+from genrec_jax.numerics import casts, even_levels, row_kmeans
+from genrec_jax.numerics.block_rows import BLOCK_ROWS
+from genrec_jax.numerics.fused_rows import FUSED_ROWS
 from genrec_jax.numerics.number_format import NumberFormat
 
 Formats = Mapping[str, NumberFormat]
@@ -46,9 +48,9 @@ FORMATS: dict[str, NumberFormat] = {
   'kmeans2': row_kmeans.kmeans(2),
   'kmeans3': row_kmeans.kmeans(3),
   'kmeans4': row_kmeans.kmeans(4),
-  # FBGEMM's, but for those in which NaN would become a number.
+  # FBGEMM's rows, but for those in which NaN would become a number.
   **{
-    name: fused_rows.FUSED_ROWS[name]
+    name: FUSED_ROWS[name]
     for name in (
       'fbgemm_int8',
       'fbgemm_int4',
@@ -57,6 +59,7 @@ FORMATS: dict[str, NumberFormat] = {
       'fbgemm_mx4',
     )
   },
+  **BLOCK_ROWS,  # MX, shared microexponents, MSFP
 }
 
 

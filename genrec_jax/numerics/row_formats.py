@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax.config.loading import quote_value
-from genrec_jax.numerics import fused_rows, policy
-from genrec_jax.numerics.fused_rows import FUSED_ROWS
+from genrec_jax.numerics import packed_formats, policy
+from genrec_jax.numerics.packed_formats import PACKED_FORMATS
 
 _KEY = 'numerics.rows'
 _AT_A_TIME = 1 << 16  # rows
@@ -62,10 +62,10 @@ def check_rule(rule) -> tuple[re.Pattern, str]:
       format.
   """
   pattern, name = policy.check_rule(rule, _KEY, 'format', 'tbe_int4')
-  if not isinstance(name, str) or name not in FUSED_ROWS:
+  if not isinstance(name, str) or name not in PACKED_FORMATS:
     raise ValueError(
       f'{_KEY} has the format {quote_value(name)}; formats are '
-      + ', '.join(FUSED_ROWS)
+      + ', '.join(PACKED_FORMATS)
     )
   return pattern, name
 
@@ -77,12 +77,12 @@ def round_table(table: jax.Array, name: str) -> jax.Array:
     table: `[rows, dim]`.
     name: of the format.
   """
-  number_format, dim = FUSED_ROWS[name], table.shape[-1]
+  number_format, dim = PACKED_FORMATS[name], table.shape[-1]
   rows = np.array(table).astype(np.float32)
   for start in range(0, len(rows), _AT_A_TIME):
     some = slice(start, start + _AT_A_TIME)
-    packed = fused_rows.join_parts(number_format, rows[some])
-    rows[some] = fused_rows.split_parts(number_format, packed, dim)
+    packed = packed_formats.join_parts(number_format, rows[some])
+    rows[some] = packed_formats.split_parts(number_format, packed, dim)
   return jnp.asarray(rows.astype(table.dtype))
 
 
@@ -92,8 +92,8 @@ def describe_formats(chosen: Mapping[str, str], dims: Mapping[str, int]) -> str:
   >>> describe_formats({'items': 'tbe_int4'}, {'items': 64})
   'rows of items in tbe_int4 (36 bytes)'
   """
-  parts = [
-    f'{table} in {name} ({FUSED_ROWS[name].bytes_per_row(dims[table])} bytes)'
-    for table, name in chosen.items()
-  ]
+  parts = []
+  for table, name in chosen.items():
+    size = PACKED_FORMATS[name].bytes_per_row(dims[table])
+    parts.append(f'{table} in {name} ({size} bytes)')
   return f'rows of {", ".join(parts)}'

@@ -9,7 +9,8 @@ import pytest
 from benchmarks import numerics_peers
 from genrec_jax.numerics import blocks
 from genrec_jax.numerics.block_formats import BLOCK_FORMATS
-from genrec_jax.numerics.fused_rows import FUSED_ROWS, join_parts
+from genrec_jax.numerics.fused_rows import FUSED_ROWS
+from genrec_jax.numerics.packed_formats import join_parts
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.serving_copy import ServingCopy
 from genrec_jax.checkpoint.table_file import TableFile
-from genrec_jax.numerics import fused_rows
-from genrec_jax.numerics.fused_rows import FUSED_ROWS
+from genrec_jax.numerics import packed_formats
+from genrec_jax.numerics.packed_formats import PACKED_FORMATS
 from tests.checkpoint import published
 from tests.checkpoint.published import change, file_of
 
@@ -23,7 +23,9 @@ PACKED = {'item': 'tbe_int4', 'user': 'tbe_int8', 'odd name/1': 'fbgemm_int2'}
 
 
 def pack(rows, name):
-  return fused_rows.join_parts(FUSED_ROWS[name], rows.astype(np.float32))
+  return packed_formats.join_parts(
+    PACKED_FORMATS[name], rows.astype(np.float32)
+  )
 
 
 def assert_packed(found, whole, packed=PACKED):
@@ -50,7 +52,7 @@ def test_each_step_is_packed_as_its_whole_save(run, copy, log):
     assert follower.update() == [9, 10]
     assert_packed(follower, run.whole[10])
     size = (copy / follower.tables['item']['file']).stat().st_size
-    assert size == 128 + 40 * FUSED_ROWS['tbe_int4'].bytes_per_row(6)
+    assert size == 128 + 40 * PACKED_FORMATS['tbe_int4'].bytes_per_row(6)
   assert not list(copy.rglob('*numbers*'))
 
 
@@ -73,7 +75,7 @@ def test_rows_are_read_as_numbers(run, copy, log):
     mine = follower.rows('item', ids)
   rows, step = ServingCopy(copy, verify=True).read('item', ids)
   bits = pack(run.whole[2]['item'], 'tbe_int4')
-  wanted = fused_rows.split_parts(FUSED_ROWS['tbe_int4'], bits, 6)[ids]
+  wanted = packed_formats.split_parts(PACKED_FORMATS['tbe_int4'], bits, 6)[ids]
   assert step == 2 and rows.dtype == np.float32 and rows.shape == (4, 6)
   np.testing.assert_array_equal(rows, wanted)
   np.testing.assert_array_equal(mine, wanted)

@@ -29,8 +29,11 @@ PLAN = ShardingPlan(
 )
 (STACK,) = lay_out(PLAN).stacks.values()
 (PIECE,) = STACK.pieces
-# Of FBGEMM's formats, which are codecs like the others, two.
-NARROW = ['float16', 'bfloat16', 'fp8', 'int8', 'fbgemm_int4', 'fbgemm_mx4']
+# Of the formats of FBGEMM and of blocks, which are codecs like the others,
+# some.
+NARROW = [
+  'float16', 'bfloat16', 'fp8', 'int8', 'fbgemm_int4', 'fbgemm_mx4', 'mx6',
+]  # fmt: skip
 PAYLOAD = {name: 'u8' for name in NARROW} | {
   'float16': 'u16',
   'bfloat16': 'u16',
@@ -350,6 +353,7 @@ def error_bound(name, values, backward):
     'int8': 1 / 255,  # half a step; from the least to the greatest are two
     'fbgemm_int4': 1.05 / 15,  # scale and bias are of float16
     'fbgemm_mx4': 1 / 4,  # 8 becomes 6, the largest there is
+    'mx6': 1 / 8,  # as 2 becomes 15 / 8
   }[name]
   return relative * largest * (1 + 1e-5)
 

@@ -9,8 +9,8 @@ import pytest
 
 from genrec_jax.embedding import packed_rows
 from genrec_jax.embedding.packed_rows import PackedTable, pack_table
-from genrec_jax.numerics import fused_rows
-from genrec_jax.numerics.fused_rows import FUSED_ROWS
+from genrec_jax.numerics import packed_formats
+from genrec_jax.numerics.packed_formats import PACKED_FORMATS
 
 ROWS, WIDE = 11, 8
 
@@ -19,14 +19,17 @@ def make(name, columns=WIDE):
   rows = np.random.default_rng(0).normal(size=(ROWS, columns))
   rows = rows.astype(np.float32)
   table = pack_table(rows, name)
-  plain = fused_rows.split_parts(
-    FUSED_ROWS[name], np.asarray(table.rows), columns
+  plain = packed_formats.split_parts(
+    PACKED_FORMATS[name], np.asarray(table.rows), columns
   )
   return table, plain
 
 
-WHOLE = [name for name in FUSED_ROWS if 'int' in name]
-CASES = [*((name, 'xla') for name in FUSED_ROWS), *((n, 'cpu') for n in WHOLE)]
+WHOLE = [name for name in PACKED_FORMATS if '_int' in name]
+CASES = [
+  *((name, 'xla') for name in PACKED_FORMATS),
+  *((n, 'cpu') for n in WHOLE),
+]
 
 
 @pytest.mark.parametrize('columns', [WIDE, 83, 5, 1])
@@ -91,7 +94,7 @@ def test_a_subnormal_scale_is_not_lost(implementation):
   ids = jnp.array([0, 1])
   found = packed_rows.lookup(table, ids, implementation=implementation)
   packed = np.asarray(table.rows)
-  wanted = fused_rows.split_parts(FUSED_ROWS['tbe_int4'], packed, 8)
+  wanted = packed_formats.split_parts(PACKED_FORMATS['tbe_int4'], packed, 8)
   assert np.abs(wanted).max() > 1e-6
   np.testing.assert_array_equal(np.asarray(found), wanted)
 

@@ -19,6 +19,7 @@ from hypothesis.extra import numpy as arrays_of
 
 from genrec_jax.checkpoint import chunks
 from genrec_jax.numerics import bit_packing, formats, number_format, row_quant
+from genrec_jax.numerics.block_formats import BLOCK_FORMATS
 from genrec_jax.numerics.formats import FORMATS, extend_formats
 from genrec_jax.numerics.number_format import EncodedArray, NumberFormat
 from genrec_jax.parallel import codecs
@@ -125,7 +126,9 @@ def test_formats_are_called_by_their_names():
   assert codecs.names()[:5] == (
     'float32', 'float16', 'bfloat16', 'fp8', 'int8'
   )  # fmt: skip
-  assert all(name.startswith('fbgemm_') for name in codecs.names()[5:])
+  others = [name for name in codecs.names()[5:] if name not in BLOCK_FORMATS]
+  assert all(name.startswith('fbgemm_') for name in others)
+  assert {*BLOCK_FORMATS} < {*codecs.names()}
   assert formats.bit_widths() == (2, 3, 4, 8)
   assert [f.name for f in FORMATS.values() if f.storage_dtype] == [
     'float32',

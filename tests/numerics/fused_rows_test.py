@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from genrec_jax.numerics import bit_packing, fused_rows
-from genrec_jax.numerics.fused_rows import FUSED_ROWS, join_parts, split_parts
+from genrec_jax.numerics.fused_rows import FUSED_ROWS
+from genrec_jax.numerics.packed_formats import join_parts, split_parts
 from genrec_jax.parallel import codecs
 
 PLACES = np.arange(32)

@@ -5,8 +5,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from genrec_jax.numerics import fused_rows, row_formats
-from genrec_jax.numerics.fused_rows import FUSED_ROWS
+from genrec_jax.numerics import packed_formats, row_formats
+from genrec_jax.numerics.packed_formats import PACKED_FORMATS
 
 TABLES = ['items', 'user', 'user_tag']
 
@@ -40,8 +40,12 @@ def test_a_table_is_that_of_its_bytes(name, dtype, monkeypatch):
   monkeypatch.setattr(row_formats, '_AT_A_TIME', 7)
   table = np.random.default_rng(0).normal(size=(20, 6)).astype(dtype)
   found = row_formats.round_table(jnp.asarray(table), name)
-  packed = fused_rows.join_parts(FUSED_ROWS[name], table.astype(np.float32))
-  wanted = fused_rows.split_parts(FUSED_ROWS[name], packed, 6).astype(dtype)
+  packed = packed_formats.join_parts(
+    PACKED_FORMATS[name], table.astype(np.float32)
+  )
+  wanted = packed_formats.split_parts(PACKED_FORMATS[name], packed, 6).astype(
+    dtype
+  )
   assert found.dtype == dtype
   np.testing.assert_array_equal(np.asarray(found), wanted)
   assert np.any(wanted != table)

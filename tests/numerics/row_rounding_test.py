@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from genrec_jax.config import key_rules, value_rules
-from genrec_jax.numerics import fused_rows
+from genrec_jax.numerics import packed_formats
 from genrec_jax.numerics.row_rounding import BITS, round_rows
 
 WIDTH = 9
@@ -26,11 +26,13 @@ def make_bits(shape, seed=1):
 
 
 def pack(rows, name):
-  return fused_rows.join_parts(fused_rows.FUSED_ROWS[name], rows)
+  return packed_formats.join_parts(packed_formats.PACKED_FORMATS[name], rows)
 
 
 def unpack(packed, name):
-  return fused_rows.split_parts(fused_rows.FUSED_ROWS[name], packed, WIDTH)
+  return packed_formats.split_parts(
+    packed_formats.PACKED_FORMATS[name], packed, WIDTH
+  )
 
 
 def mix(x):

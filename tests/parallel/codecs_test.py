@@ -7,9 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from genrec_jax.numerics.block_formats import BLOCK_FORMATS
 from genrec_jax.parallel import codecs
 
-NARROW = [name for name in codecs.names() if name != 'float32']
+# Of the formats of blocks three: `numerics/block_rows_test.py` has them all.
+NAMES = [
+  name
+  for name in codecs.names()
+  if name not in BLOCK_FORMATS or name in ('mx6', 'mxfp6_e3m2', 'mxint8')
+]
 # Formats whose steps are of one size over the range of a row.
 STEPS = {'int8': 255, 'fbgemm_int8': 255, 'fbgemm_int4': 15, 'fbgemm_int2': 3}
 BOTH = pytest.mark.parametrize('backward', [False, True], ids=['', 'backward'])
@@ -35,12 +41,14 @@ def bound(name, x, backward):
       return error + (1e-8 if name == 'fbgemm_int8' else 0)
     # Scale and bias are rounded to float16, in which 1e-7 is a step.
     return 1.05 * error + 2.0**-11 * largest + 2.0**-25 * STEPS[name]
-  if name == 'fbgemm_mx4':
-    # Steps of the largest: a half, or two where numbers saturate at 6 of 8.
-    blocks = np.zeros((*x.shape[:-1], -(-x.shape[-1] // 32) * 32))
+  if name == 'fbgemm_mx4' or name in BLOCK_FORMATS:
+    own = BLOCK_FORMATS.get(name, BLOCK_FORMATS['mxfp4_e2m1'])
+    blocks = np.zeros((*x.shape[:-1], -(-x.shape[-1] // own.block) * own.block))
     blocks[..., : x.shape[-1]] = np.abs(x)
-    blocks = blocks.reshape(*x.shape[:-1], -1, 32)
-    return np.repeat(blocks.max(-1), 32, -1)[..., : x.shape[-1]] / 4
+    blocks = blocks.reshape(*x.shape[:-1], -1, own.block).max(-1)
+    blocks = np.repeat(blocks, own.block, -1)[..., : x.shape[-1]]
+    # The largest saturate below the next power of two, by a step at most.
+    return blocks * 2.0 ** -max(own.mantissa_bits, 2)
   half_step, least = {
     'float16': (2.0**-11, 2.0**-25),
     'bfloat16': (2.0**-8, 0.0),
@@ -57,7 +65,7 @@ def bound(name, x, backward):
 
 @BOTH
 @pytest.mark.parametrize('size', [1e-3, 1.0, 300.0])
-@pytest.mark.parametrize('name', codecs.names())
+@pytest.mark.parametrize('name', NAMES)
 def test_errors_stay_below_half_a_step(name, size, backward):
   rng = np.random.default_rng(3)
   x = size * rng.normal(size=(4, 31, 24)) * rng.uniform(size=(4, 31, 1)) ** 4
@@ -72,7 +80,7 @@ def test_errors_stay_below_half_a_step(name, size, backward):
 
 
 @BOTH
-@pytest.mark.parametrize('name', codecs.names())
+@pytest.mark.parametrize('name', NAMES)
 def test_zeros_stay_zeros(name, backward):
   np.testing.assert_array_equal(
     there_and_back(name, np.zeros((3, 8), np.float32), backward), 0
@@ -84,19 +92,19 @@ def test_zeros_stay_zeros(name, backward):
 
 
 @BOTH
-@pytest.mark.parametrize('name', codecs.names())
+@pytest.mark.parametrize('name', NAMES)
 def test_a_row_of_one_value(name, backward):
   for value in (1.0, -0.75, 2.0**-14):
     row = np.full((1, 8), value, np.float32)
     found = there_and_back(name, row, backward)
     # Of the block formats, only powers of two and sums of two have these.
-    off = 0.0 if name == 'fbgemm_mx4' else 1e-6
+    off = 0.0 if name in (*BLOCK_FORMATS, 'fbgemm_mx4') else 1e-6
     np.testing.assert_allclose(found, row, rtol=off)
 
 
 @BOTH
 @pytest.mark.parametrize('wrong', [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize('name', codecs.names())
+@pytest.mark.parametrize('name', NAMES)
 def test_what_is_not_finite_stays_visible(name, wrong, backward):
   for columns in (8, 16, 64):
     x = np.random.default_rng(columns).normal(size=(40, columns))
@@ -112,7 +120,7 @@ def test_what_is_not_finite_stays_visible(name, wrong, backward):
 
 @BOTH
 @pytest.mark.parametrize('columns', [1, 8, 65])
-@pytest.mark.parametrize('name', codecs.names())
+@pytest.mark.parametrize('name', NAMES)
 def test_the_bytes_of_a_row(name, columns, backward):
   codec = codecs.find_codec(name, backward=backward)
   bits = jax.eval_shape(codec.encode, jnp.zeros((2, 5, columns)))
