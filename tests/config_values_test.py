@@ -24,6 +24,7 @@ from genrec_jax.config.loading import OPEN, flatten
 from genrec_jax.config.model_choice import MODELS_OF
 from genrec_jax.config.overrides import apply_overrides
 from genrec_jax.features import FeatureSpec, LabelSpec, RequestSpec
+from genrec_jax.parallel import codecs
 from genrec_jax.tasks.ranking import Ranking
 from genrec_jax.tasks.request_ranking import RequestRanking
 from genrec_jax.tasks.retrieval import Retrieval
@@ -95,6 +96,15 @@ def test_every_key_has_a_rule(task, model):
   flat = flatten(make_config(task, model).to_dict())
   assert [key for key in flat if not find_rule(key, task)] == []
   check_settings(make_config(task, model))
+
+
+def test_every_codec_can_be_chosen():
+  assert find_rule('parallel.exchange.forward', 'ranking').words == (
+    codecs.names()
+  )
+  assert find_rule('parallel.exchange.near_backward', 'ranking').words[1:] == (
+    codecs.names()
+  )
 
 
 def test_no_rule_is_of_a_key_that_is_not_there():

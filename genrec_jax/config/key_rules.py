@@ -26,8 +26,14 @@ SEED = whole(0, 2**63 - 1)
 WIDTH = whole(1, 2**20)
 WIDTHS = some(WIDTH)
 NUMBER_FORMATS = ('float32', 'float16', 'bfloat16')
-ON_THE_WIRE = words(*NUMBER_FORMATS, 'fp8', 'int8', grows=True)
-NEAR = words('', *NUMBER_FORMATS, 'fp8', 'int8', grows=True)
+# As `parallel.codecs.names`, which needs JAX.
+CODECS = (
+  *NUMBER_FORMATS, 'fp8', 'int8', 'fbgemm_int8', 'fbgemm_int4', 'fbgemm_int2',
+  'fbgemm_fp8', 'fbgemm_mx4', 'mxfp8_e4m3', 'mxfp8_e5m2', 'mxfp6_e2m3',
+  'mxfp6_e3m2', 'mxfp4_e2m1', 'mxint8', 'mx9', 'mx6', 'mx4', 'msfp16', 'msfp12',
+)  # fmt: skip
+ON_THE_WIRE = words(*CODECS, grows=True)
+NEAR = words('', *CODECS, grows=True)
 BITS = words(0, 2, 3, 4, 8, 32)
 METHOD = words('symmetric', 'asymmetric', 'adaptive', 'kmeans', grows=True)
 SCHEDULES = ('constant', 'linear', 'cosine', 'inverse_sqrt')

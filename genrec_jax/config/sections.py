@@ -255,7 +255,8 @@ def parallel() -> ConfigDict:
         # 'rounds', or the run stops ('raise').
         overflow='rounds',
         # The number format of rows on the wire: 'float32', 'float16',
-        # 'bfloat16', 'fp8' or 'int8'; see docs/number_formats.md.
+        # 'bfloat16', 'fp8', 'int8', or one of FBGEMM's or of MX; see
+        # docs/number_formats.md.
         forward='float32',
         backward='float32',  # The number format of their gradients.
         # The number format of sums within a host, on their way to towers; ''
