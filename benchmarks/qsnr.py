@@ -24,6 +24,10 @@ from benchmarks import cli
 from genrec_jax.numerics import blocks
 from genrec_jax.numerics.block_formats import BLOCK_FORMATS, BlockFormat
 from genrec_jax.numerics.formats import FORMATS
+from genrec_jax.numerics.integer_formats import (
+  INTEGER_FORMATS,
+  round_to_integers,
+)
 from genrec_jax.report import chart_files, charts
 from genrec_jax.report.axes import linear_axis
 
@@ -80,6 +84,12 @@ def measure_formats(vectors: np.ndarray) -> list[dict]:
       if not f.exponent_bits and not mode:
         row |= measure_bound(f)
       rows.append(row)
+  for name, f in INTEGER_FORMATS.items():
+    rows.append({
+      'case': f'{name}, a scale for {LENGTH}',
+      'mean_bits': f.mean_bits(LENGTH),
+      **summarise(vectors, round_to_integers(vectors, f)),
+    })  # fmt: skip
   for name in (
     'bfloat16', 'fp8', 'int8', 'fbgemm_int4', 'fbgemm_int2', 'fbgemm_mx4',
   ):  # fmt: skip
@@ -207,6 +217,7 @@ def draw(rows: list[Mapping]) -> str:
     'MX9, MX6, MX4': lambda r: r['case'] in ('mx9', 'mx6', 'mx4'),
     'MXFP8, 6, 4': lambda r: r['case'].startswith('mxfp'),
     'MXINT8, MSFP': lambda r: r['case'].startswith(('mxint', 'msfp')),
+    'INT8, INT4, VSQ': lambda r: 'a scale for' in r['case'],
     'rows of the exchange': lambda r: 'by rows' in r['case'],
   }
   for i, (name, choose) in enumerate(kinds.items()):

@@ -8,7 +8,9 @@ NUMERICS = {
         'bfloat16, by rows of 1024', 'mx9', 'mx6', 'mx4', 'msfp16', 'msfp12',
         'mxint8', 'mxfp8_e4m3',
         'mxfp8_e4m3/rceil', 'mxfp8_e5m2', 'mxfp6_e2m3', 'mxfp6_e3m2',
-        'mxfp4_e2m1',
+        'mxfp4_e2m1', 'int8, a scale for 1024', 'int4, a scale for 1024',
+        'vsq8, a scale for 1024', 'vsq6, a scale for 1024',
+        'vsq4, a scale for 1024',
       ),
     },
     'columns': (

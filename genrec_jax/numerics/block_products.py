@@ -1,4 +1,4 @@
-"""Products of activations with weights whose operands are rounded to blocks.
+"""Products of activations with weights whose operands have few bits.
 
 Each product of a linear layer rounds both of its operands along the axis that
 it sums over: the forward product, the one that gives the gradient of the
@@ -8,8 +8,9 @@ pass starts again from operands that nothing has rounded. Sums are in float32,
 weights and optimizers too (arXiv 2302.08007 and 2310.10537 train in this way).
 
 Where no device multiplies such numbers, they are multiplied as bfloat16, which
-has each of them: what comes out is what a device with these numbers would give,
-but for the order of sums. Nothing becomes faster.
+has each number of a block, or as float32 where their scales are not powers of
+two (`integer_formats`): what comes out is what a device with these numbers
+would give, but for the order of sums. Nothing becomes faster.
 """
 
 import dataclasses
@@ -20,12 +21,23 @@ import jax.numpy as jnp
 
 from genrec_jax.numerics import blocks
 from genrec_jax.numerics.block_formats import BLOCK_FORMATS, BlockFormat
-from genrec_jax.numerics.einsum import multiply_as_bfloat16, split_spec
+from genrec_jax.numerics.einsum import (
+  multiply_as_bfloat16,
+  multiply_as_float32,
+  split_spec,
+)
+from genrec_jax.numerics.integer_formats import (
+  INTEGER_FORMATS,
+  IntegerFormat,
+  round_to_integers,
+)
+
+Format = BlockFormat | IntegerFormat
 
 
 def round_to_blocks(
   x: jax.Array,
-  number_format: BlockFormat,
+  number_format: Format,
   axis: int = -1,
   rounding: str = 'even',
 ) -> jax.Array:
@@ -38,9 +50,10 @@ def round_to_blocks(
 
   Args:
     x: floats of at most 32 bits.
-    number_format: of blocks.
+    number_format: of blocks, or of whole numbers under a scale.
     axis: along which numbers share a scale.
-    rounding: 'even', 'away' or 'down', see `blocks.encode`.
+    rounding: 'even', 'away' or 'down', see `blocks.encode`; of whole numbers
+      only 'even'.
 
   Returns:
     Of the dtype of x; NaN in a block with one, or with an infinity.
@@ -50,6 +63,8 @@ def round_to_blocks(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def _round(x, number_format, axis, rounding):
+  if isinstance(number_format, IntegerFormat):
+    return round_to_integers(x, number_format, axis, jnp).astype(x.dtype)
   encoded = blocks.encode(x, number_format, axis, rounding=rounding, xp=jnp)
   return blocks.decode(encoded, number_format, axis, x.dtype, jnp)
 
@@ -77,16 +92,16 @@ class BlockProduct:
     rounding: see `blocks.encode`.
   """
 
-  activations: BlockFormat
-  weights: BlockFormat
-  gradients: BlockFormat | None
+  activations: Format
+  weights: Format
+  gradients: Format | None
   rounding: str = 'even'
   few_bits = True  # see policy.py
 
   @classmethod
   def of(cls, name: str, rounding: str = 'even') -> 'BlockProduct':
     """All operands in one format."""
-    one = BLOCK_FORMATS[name]
+    one = (BLOCK_FORMATS | INTEGER_FORMATS)[name]
     return cls(one, one, one, rounding)
 
   def __call__(
@@ -105,14 +120,17 @@ class BlockProduct:
     """
     axes = left_axes, right_axes, out = split_spec(spec)
     summed = [a for a in left_axes if a in right_axes and a not in out]
-    rounded = []
+    rounded, multiply = [], multiply_as_bfloat16
     for operand, own, number_format in zip((left, right), axes, formats):
       # Nothing is summed in an outer product: any axis is as good.
       axis = own.index(summed[-1]) if summed else len(own) - 1
+      if isinstance(number_format, IntegerFormat):
+        # Before it is rounded: bfloat16 has not every multiple of a step.
+        operand, multiply = operand.astype(jnp.float32), multiply_as_float32
       rounded.append(
         round_to_blocks(operand, number_format, axis, self.rounding)
       )
-    return multiply_as_bfloat16(spec, *rounded)
+    return multiply(spec, *rounded)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -147,7 +165,8 @@ _multiply.defvjp(_forward, _backward)
 
 def _name_recipes() -> dict[str, BlockProduct]:
   """Those that a policy can name."""
-  found = {name: BlockProduct.of(name) for name in BLOCK_FORMATS}
+  names = [*BLOCK_FORMATS, *INTEGER_FORMATS]
+  found = {name: BlockProduct.of(name) for name in names}
   # Only the forward pass, as an evaluation would have it.
   found |= {
     f'{name}_forward': dataclasses.replace(recipe, gradients=None)

@@ -45,3 +45,20 @@ def multiply_as_bfloat16(
     cpu=functools.partial(multiply_as, jnp.float32),
     default=functools.partial(multiply_as, jnp.bfloat16),
   )
+
+
+def multiply_as_float32(
+  spec: str, left: jax.Array, right: jax.Array
+) -> jax.Array:
+  """The product of float32 numbers, with all their digits on every device.
+
+  >>> multiply_as_float32('i,i->', jnp.ones(3), jnp.ones(3)).tolist()
+  3.0
+
+  Args:
+    spec: axes, as in `jnp.einsum`.
+    left: one operand.
+    right: the other.
+  """
+  left, right = left.astype(jnp.float32), right.astype(jnp.float32)
+  return jnp.einsum(spec, left, right, precision=jax.lax.Precision.HIGHEST)

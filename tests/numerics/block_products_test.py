@@ -44,9 +44,10 @@ def test_what_comes_back_is_passed_on_as_it_is(name, axis, dtype):
     np.testing.assert_array_equal(one, back)
 
 
-def test_each_gradient_is_rounded_along_its_own_sum(key):
+@pytest.mark.parametrize('name', ['mx4', 'int4', 'vsq4'])
+def test_each_gradient_is_rounded_along_its_own_sum(name, key):
   """Against NumPy: three products of operands that nothing has rounded."""
-  recipe = block_products.RECIPES['mx4']
+  recipe = block_products.RECIPES[name]
   keys = jax.random.split(key, 3)
   x = jax.random.normal(keys[0], (40, 48))
   w = jax.random.normal(keys[1], (48, 36))
@@ -56,7 +57,7 @@ def test_each_gradient_is_rounded_along_its_own_sum(key):
 
   def rounded(operand, axis):
     return np.asarray(
-      round_to_blocks(operand, BLOCK_FORMATS['mx4'], axis), np.float64
+      round_to_blocks(operand, recipe.weights, axis), np.float64
     )
 
   assert_close(y, rounded(x, 1) @ rounded(w, 0))
