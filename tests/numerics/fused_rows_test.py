@@ -174,6 +174,14 @@ def test_floats_of_eight_bits():
   assert gradients.decode(gradients.encode(x), 9)[0, 2] == 0.875
 
 
+def test_the_largest_blocks_of_four_bits():
+  """A scale above 2^125 would make numbers that float32 has not."""
+  row = np.full((1, 32), 3.4e38, np.float32)
+  data = join_parts(FUSED_ROWS['fbgemm_mx4'], row)
+  assert data[0, -1] == 125 + 127 and set(data[0, :16]) == {0x77}
+  assert split_parts(FUSED_ROWS['fbgemm_mx4'], data, 32)[0, 0] == 6 * 2.0**125
+
+
 @pytest.mark.parametrize('width', WIDTHS)
 @pytest.mark.parametrize('name', FUSED_ROWS)
 def test_programs_write_the_same_bytes(name, width):

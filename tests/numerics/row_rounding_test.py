@@ -99,6 +99,25 @@ def test_against_a_loop(name, by_chance):
   assert found[1] == pytest.approx(0.7, rel=2**-10)  # float16 holds its bias
 
 
+@pytest.mark.parametrize('offset', [0.0, 0.7])
+def test_numbers_beside_the_ends_stay_within_the_levels(offset):
+  """Scale and bias are rounded, so that places lie beyond the last level."""
+  near = np.float32([0, 1e-5, 3e-5, 8e-5, 0.5, 0.99992, 0.99997, 0.99999, 1])
+  rows = np.repeat(near[None] + np.float32(offset), 64, 0)
+  bits = make_bits(rows.shape)
+  found = np.asarray(round_rows(jnp.asarray(rows), 'tbe_int8', bits))
+  for row, own, mine in zip(rows, bits, found, strict=True):
+    assert mine.tolist() == round_by_hand(row, 'tbe_int8', own).tolist()
+  assert (found.min(-1) == found[:, 0]).all()
+  assert (found.max(-1) == found[:, -1]).all()
+
+
+def test_a_range_that_float16_calls_zero():
+  row = np.float32([[1 - 2**-14, 1, 1 + 2**-20] * 3])
+  found = np.asarray(round_rows(jnp.asarray(row), 'tbe_int8'))
+  assert found.tolist() == [[1.0] * WIDTH]
+
+
 @pytest.mark.parametrize('by_chance', [False, True])
 @pytest.mark.parametrize('name', BITS)
 def test_packing_changes_nothing_any_more(name, by_chance):
