@@ -17,6 +17,10 @@ for the reasons that its `known_as` names:
   below a half up.
 - subnormal: ours are zeros, as XLA's are.
 - zeros: where the least number of a row is a zero, ours is not -0.
+
+With `--golden FILE` what the peers make of a few rows is written to FILE, data
+and versions with it; tests/numerics/peers.npz is one, which a test compares
+without any peer.
 """
 
 import os
@@ -37,6 +41,7 @@ COLUMNS = (
   'version',
 )  # fmt: skip
 ROWS, WIDTH = 1024, 128
+GOLDEN_ROWS, DATA = 6, 'data'
 ROUNDINGS = ('even', 'away', 'down')
 MODES = ('floor', 'rceil', 'ceil', 'even')
 
@@ -72,9 +77,14 @@ def main(argv: list[str] | None = None) -> None:
   parser = cli.parser('numerics_peers', __doc__)
   parser.add_argument('--peer_python', default='', help='a Python with torch')
   parser.add_argument('--microxcaling', default='', help='a checkout')
+  parser.add_argument('--golden', default='', help='a file to write and end')
   args = parser.parse_args(argv)
-  data = draw(16 if args.smoke else ROWS)
+  data = draw(16 if args.smoke else GOLDEN_ROWS if args.golden else ROWS)
   found = run_peers(args.peer_python, args.microxcaling, data)
+  if args.golden:
+    inputs = {f'{DATA}/{name}': x for name, x in data.items()}
+    np.savez_compressed(args.golden, **inputs, **found)
+    return
   rows = list(compare(found, data))
   notes = [
     f'{len(data)} data sets of {len(data["normal"])} x {WIDTH} numbers: '
