@@ -7,7 +7,7 @@ A matrix of 4,096 x 4,096 float32 is encoded in a compiled program, along its
 last axis: `encode` writes codes and scales, `there and back` the rounded
 numbers; `copy` doubles every number, which reads and writes as many bytes as
 anything must. The rows of tables (64 numbers) are encoded and decoded as
-`fused_rows` has them, by a compiled program and by NumPy, and with
+`packed_formats` has them, by a compiled program and by NumPy, and with
 `--peer_python` by FBGEMM's operators for CPUs, on as many threads.
 
 Times are medians of calls in one run; `copy_x` is how many copies one takes.
@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks import cli
 from genrec_jax.numerics import block_products, blocks
 from genrec_jax.numerics.block_formats import BLOCK_FORMATS
-from genrec_jax.numerics.fused_rows import FUSED_ROWS
+from genrec_jax.numerics.packed_formats import PACKED_FORMATS
 from genrec_jax.parallel import codecs
 
 COLUMNS = (
@@ -34,7 +34,10 @@ COLUMNS = (
   'peer_x', 'version',
 )  # fmt: skip
 SIZE, ROWS, WIDTH = 4096, 1 << 18, 64
-TABLE_ROWS = ('fbgemm_int8', 'fbgemm_int4', 'fbgemm_int2')
+TABLE_ROWS = (
+  'fbgemm_int8', 'fbgemm_int4', 'fbgemm_int2', 'mx9', 'mx6', 'mx4',
+  'mxfp6_e3m2', 'mxfp4_e2m1',
+)  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -98,18 +101,21 @@ def measure_rows(table: np.ndarray, time_call) -> list[dict]:
   on_device = jnp.asarray(table)
   copy = time_call(jax.jit(lambda x: x * 2), on_device)
   for name in TABLE_ROWS:
-    codec = codecs.Codec(FUSED_ROWS[name])
+    codec = codecs.Codec(PACKED_FORMATS[name])
     encode = jax.jit(codec.encode)
     decode = jax.jit(functools.partial(codec.decode, columns=WIDTH))
     data = encode(on_device)
     row = describe(
-      f'{name}, program', time_call(encode, on_device), table.size, copy
+      f'rows in {name}, program', time_call(encode, on_device), table.size, copy
     )
     row['back_ms'] = 1e3 * time_call(decode, data)
     rows.append(row)
-    written = FUSED_ROWS[name]
+    written = PACKED_FORMATS[name]
     row = describe(
-      f'{name}, NumPy', time_call(written.encode, table), table.size, copy
+      f'rows in {name}, NumPy',
+      time_call(written.encode, table),
+      table.size,
+      copy,
     )
     parts = written.encode(table)
     back = functools.partial(written.decode, columns=WIDTH)
@@ -132,7 +138,7 @@ def add_peer(rows: list[dict], table: np.ndarray, args) -> None:
     )
     found = dict(np.load(target))
   for row in rows:
-    name, _, how = row['case'].partition(', ')
+    name, _, how = row['case'].removeprefix('rows in ').partition(', ')
     if how == 'program' and f'{name}/s' in found:
       row['peer_ms'] = 1e3 * float(found[f'{name}/s'])
       row['peer_back_ms'] = 1e3 * float(found[f'{name}/back_s'])

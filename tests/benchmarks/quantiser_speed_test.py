@@ -24,4 +24,4 @@ def test_smoke_beside_a_peer(tmp_path, rows, monkeypatch):
   found = rows('quantiser_speed')
   assert found['copy']['copy_x'] == 1
   assert found['mx6, encode']['gelem_s'] > 0
-  assert found['fbgemm_int4, program']['peer_back_ms'] == 2000
+  assert found['rows in fbgemm_int4, program']['peer_back_ms'] == 2000
