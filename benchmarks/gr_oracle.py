@@ -262,8 +262,11 @@ class Oracle:
       if token.kind == CONTEXT:
         place, bucket = m, len(ages) - 1
       else:
-        place = min(high - min(m, high) + contextual, len(places) - 1)
-        minutes = max(token.age, 1e-6) / 60
+        place, seconds = high - min(m, high) + contextual, token.age
+        if c.counted_from == 'start':
+          place, seconds = min(m, high), self.find_gap(tokens, m)
+        place = min(place, len(places) - 1)
+        minutes = max(seconds, 1e-6) / 60
         root = c.time_bucket_fn == 'sqrt'
         bucket = math.sqrt(minutes) if root else math.log(minutes)
         bucket = min(max(int(bucket), 0), len(ages) - 1)
@@ -272,6 +275,15 @@ class Oracle:
       x = token.x * scale + places[place] + ages[bucket]
       moved.append(token._replace(x=x))
     return moved
+
+  def find_gap(self, tokens, m) -> int:
+    """Seconds from the event before a token to the token."""
+    events = [t for t in tokens if t.kind == EVENT]
+    each = 2 if self.c.layout == 'interleaved' else 1
+    own = len(events) // each  # of a candidate: one behind the last
+    if tokens[m].kind == EVENT:
+      own = (m - sum(t.kind == CONTEXT for t in tokens)) // each
+    return events[each * (own - 1)].age - tokens[m].age if own else 0
 
   # --- Layers
 

@@ -75,6 +75,12 @@ class STU:
       number.
     full_tail: latest tokens of the history that the window does not bind; with
       any, it does not bind the candidates either.
+    counted_from: where places and ages are counted from. 'request', as
+      published, is how many tokens and how much time lie between a token and
+      the request, so that every new event moves all others. 'start' is the
+      place from the start of the history and the time since the event before
+      it: then what is known of a history stays, and `serve.mfalcon` keeps it
+      from one request of a user to the next.
     positions: rows of the table of positions; None is as many as are needed.
     time_buckets: buckets of the age of an event.
     time_bucket_fn: how the bucket grows with the minutes of the age, 'sqrt' or
@@ -139,6 +145,7 @@ class STU:
   context_mask: str = 'both'
   window: int | None = None
   full_tail: int = 0
+  counted_from: str = 'request'
   positions: int | None = None
   time_buckets: int = 2048
   time_bucket_fn: str = 'sqrt'
@@ -169,6 +176,7 @@ class STU:
       head_inputs=HEAD_INPUTS,
       layout=LAYOUTS,
       context_mask=('both', 'causal'),
+      counted_from=('request', 'start'),
       time_bucket_fn=('sqrt', 'log'),
       gate=('none', 'sigmoid', 'silu'),
       postprocessor=POSTPROCESSORS,

@@ -84,6 +84,7 @@ class STU(nnx.Module):
       function=c.time_bucket_fn,
       last=c.dim - 1 if cut else c.time_buckets,
       scale=c.token_scale,
+      tokens_of_event=c.tokens_of_event if c.counted_from == 'start' else 0,
       rngs=rngs,
     )
     self.stack = Stack(c, slots, rngs)

@@ -61,6 +61,7 @@ CASES = {
       position_bias=True,
       time_bias=True,
       time_bucket_fn='log',
+      counted_from='start',
     ),
   ),
   'published': (
@@ -70,6 +71,7 @@ CASES = {
       postprocessor='timestamp',
       group_norm=True,
       positions=9,
+      counted_from='start',
       table_dim=0,
       alpha=0.7,
       normaliser=11.0,
@@ -87,6 +89,7 @@ CASES = {
       token_scale=1.5,
       joint_content=True,
       head_inputs='all',
+      counted_from='start',
     ),
   ),
   'listwise': (
