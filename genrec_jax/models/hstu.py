@@ -182,7 +182,7 @@ class Block(nnx.Module):
     c, o = self.config, self.options
     at = None
     if query_lengths is not None:
-      at = _find_queries(events.lengths, query_lengths, q.shape[0], v.shape[0])
+      at = find_queries(events.lengths, query_lengths, q.shape[0], v.shape[0])
 
     def of_queries(x):
       """Values of all tokens -> those of the queries."""
@@ -261,7 +261,7 @@ def _find_targets(lengths, targets, tokens: int) -> jax.Array:
   return (place >= first)[:, None, None]
 
 
-def _find_queries(lengths, query_lengths, queries: int, tokens: int):
+def find_queries(lengths, query_lengths, queries: int, tokens: int):
   """`[queries]` which token each query is of; `tokens` for padding."""
   segment = pallas_kernels.segment_ids(query_lengths, queries)
   first = pallas_kernels.offsets(lengths) + lengths - query_lengths

@@ -97,6 +97,8 @@ class Layout:
       left = pallas_kernels.concat(
         packed, self.context, history, self.history, count
       )
+    if not self.candidate_capacity:  # nothing could be gathered of nothing
+      return left
     count += self.candidate_capacity
     return pallas_kernels.concat(
       left, left_lengths, candidates, self.candidates, count

@@ -97,18 +97,32 @@ def has_context(
 
 
 def read_context(
-  rows: Rows, batch: Examples, spec: RequestSpec, config: Config
+  rows: Rows,
+  batch: Examples,
+  spec: RequestSpec,
+  config: Config,
+  events: jax.Array | None = None,
 ) -> list[jax.Array]:
   """`[B, width]` of each slot; zeros where it has no value.
 
   No slot has one where `has_context` says so, and of a feature of several slots
   those that are not used have none.
+
+  Args:
+    rows: of all reads.
+    batch: the requests.
+    spec: what they hold.
+    config: of the model.
+    events: `[B]` of the history of each, in place of those of the batch.
   """
-  enough = has_context(
-    batch,
-    config.min_context_events,
-    'context_by_candidates' in config.reference_compat,
-  )[:, None]
+  if events is None:
+    enough = has_context(
+      batch,
+      config.min_context_events,
+      'context_by_candidates' in config.reference_compat,
+    )[:, None]
+  else:
+    enough = (events >= config.min_context_events)[:, None]
   return [
     jnp.where(
       enough & (batch.ids[name] > PAD)[:, None] if f.pooled else enough,
@@ -243,8 +257,8 @@ class RequestTokens(nnx.Module):
     """
     layout = self.find_layout(batch, train)
     context = read_context(rows, batch, self.spec, self.config)
-    history = self._embed(rows, batch, HISTORY, context, layout.of_event)
-    candidates = self._embed(
+    history = self.embed(rows, batch, HISTORY, context, layout.of_event)
+    candidates = self.embed(
       rows, batch, CANDIDATES, context, layout.of_candidate
     )
     dtype = self.config.dtype
@@ -283,10 +297,27 @@ class RequestTokens(nnx.Module):
       vectors.append(jnp.broadcast_to(absent, (count, absent.shape[1])))
     return jnp.concatenate(vectors, axis=1).astype(self.config.dtype)
 
-  def _embed(self, rows, batch, part: str, context, tokens: int) -> jax.Array:
-    """`[tokens * K, D]` tokens of the events or candidates of a part."""
+  def embed(
+    self,
+    rows: Rows,
+    batch: Examples,
+    part: str,
+    context: list[jax.Array],
+    tokens: int,
+  ) -> jax.Array:
+    """`[tokens * K, D]` tokens of the events or candidates of a part.
+
+    Args:
+      rows: of all reads.
+      batch: the requests.
+      part: 'history' or 'candidates'.
+      context: as `read_context` gives it.
+      tokens: of each of them.
+    """
     c = self.config
     items = self.concatenate_items(rows, part)
+    if not len(items):
+      return jnp.zeros((0, c.dim), items.dtype)
     first, others = jnp.split(items, [self.split], axis=1)
     content = self._apply(self.content, first, batch, part, context)
     if self.attributes is not None:

@@ -148,9 +148,15 @@ class STU(nnx.Module):
     self, x: jax.Array, rows: Rows, batch: Examples, train: bool = False
   ) -> dict[str, jax.Array]:
     """What `__call__` returns, of encoded tokens."""
-    c = self.config
     layout = self.tokens.find_layout(batch, train)
     user = x.at[layout.find_candidates()].get(mode='fill', fill_value=0)
+    return self.read_candidates(user, rows, batch)
+
+  def read_candidates(
+    self, user: jax.Array, rows: Rows, batch: Examples
+  ) -> dict[str, jax.Array]:
+    """What `__call__` returns, of `[K, D]` encoded candidates."""
+    c = self.config
     user = self._postprocess(user, batch, CANDIDATES)
     item = self.encode_items(rows, CANDIDATES)
     outputs = self.head(user.astype(c.dtype), item)

@@ -120,14 +120,14 @@ class Stack(nnx.Module):
     bypass = None
     for i in range(c.blocks):
       if i == self.first_truncated:
-        x, sequences, bypass = self._truncate(x, sequences)
+        x, sequences, bypass = self.truncate(x, sequences)
       run = functools.partial(self._apply, i, key=keys[i], listwise=listwise)
       if skip is None or i < self.first_skipped:
         x = run(x, sequences)
       else:
         # A branch rather than a choice: a skipped layer costs nothing.
         x = jax.lax.cond(skip, lambda x, _: x, run, x, sequences)
-    return x if bypass is None else self._restore(x, sequences, *bypass)
+    return x if bypass is None else self.restore(x, sequences, *bypass)
 
   def _apply(self, i: int, x, sequences: Sequences, *, key, listwise: bool):
     c = self.config
@@ -145,7 +145,7 @@ class Stack(nnx.Module):
       normaliser,
     )
 
-  def _truncate(self, x, sequences: Sequences):
+  def truncate(self, x, sequences: Sequences):
     """Tokens that truncated layers see, and (the others, their lengths)."""
     c, contextual = self.config, self.contextual
     bypassed = count_bypassed(sequences, contextual, c.truncated_to)
@@ -169,7 +169,7 @@ class Stack(nnx.Module):
     )
     return x, sequences, (others, bypassed)
 
-  def _restore(self, x, sequences: Sequences, others, bypassed) -> jax.Array:
+  def restore(self, x, sequences: Sequences, others, bypassed) -> jax.Array:
     """Puts the tokens that were passed by where they stood."""
     return pallas_kernels.concat(
       others,
