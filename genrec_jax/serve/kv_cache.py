@@ -193,6 +193,16 @@ class PagedCache:
         self._held -= users
         self._returned.notify_all()
 
+  def warm_up(self) -> None:
+    """Compiles what moves users between the device and the host."""
+    rows = self.read(np.full(self._user_slots, self.no_slot, np.int32))
+    self.put(rows, [])
+
+  def peek(self, user: Hashable) -> Entry | None:
+    """The entry of a user, wherever it is; nothing is counted or moved."""
+    with self._lock:
+      return self._device.get(user) or self._host.get(user)
+
   def find(self, user: Hashable, stamp: Hashable) -> Entry | None:
     """The entry of a user, on the device by now; None if there is none.
 

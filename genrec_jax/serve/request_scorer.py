@@ -52,6 +52,10 @@ class RequestScorer:
     labels: name of each label.
     values: feature -> `FeatureValues`.
     step: training step of the weights.
+    task: whose model scores.
+    weights: what its compiled functions take.
+    runtime: where the weights lie.
+    reads_oldest: whether the oldest events of a long history are read.
   """
 
   def __init__(
@@ -66,14 +70,14 @@ class RequestScorer:
     """Puts the pieces together; `load` is the usual way."""
     self.spec, self.labels, self.step = task.spec, task.labels, weights.step
     self.values = read_values(task.spec, encoding.vocabs)
-    self._encoding, self._task = encoding, task
+    self._encoding, self.task = encoding, task
     self._batch_size = config.eval.batch_size
-    self._oldest = request_models.reads_oldest(config.model)
+    self.reads_oldest = request_models.reads_oldest(config.model)
     self._limits = dict(
       max_history=task.max_history, max_candidates=task.max_candidates
     )
-    self._weights = weights_of(weights)
-    self._runtime = runtime or SingleDeviceEvalRuntime.of(extensions)
+    self.weights = weights_of(weights)
+    self.runtime = runtime or SingleDeviceEvalRuntime.of(extensions)
 
   @classmethod
   def load(
@@ -141,6 +145,25 @@ class RequestScorer:
         has all that belong to a request, and may have those of the user, in
         place of what the data know of this one.
     """
+    dataset, requests = self.encode(history, candidates, user, time, context)
+    asked = requests.candidates
+    if not asked:
+      return np.zeros((0, len(self.labels)), np.float32)
+    # A few sizes, so that a service compiles a few programs.
+    chunks = -(-asked // self._limits['max_candidates'])
+    size = min(1 << (chunks - 1).bit_length(), self._batch_size)
+    scores = self.score_requests(dataset, requests, batch_size=size)
+    return np.concatenate(list(scores))
+
+  def encode(
+    self,
+    history: Table,
+    candidates: Table,
+    user: str | int | None = None,
+    time: float | str | None = None,
+    context: Mapping[str, object] | None = None,
+  ) -> tuple[RequestDataset, Requests]:
+    """One request in rows of the tables; arguments as in `score`."""
     # No column of the data is called like one of these, see `RequestSpec`.
     items, asking = self.spec.items, self.spec.candidate_features
     columns = [f.name for f in items]
@@ -157,14 +180,12 @@ class RequestScorer:
       if time is not None:
         moment = _read_moment(time, times[-1:])
       most = self._limits['max_history']
-      _check_ages(times[:most] if self._oldest else times[-most:], moment)
+      check_ages(times[:most] if self.reads_oldest else times[-most:], moment)
     elif time is not None:
       raise ValueError(
         f'time is {quote(str(time))}, and the data of this model have no times '
         'that it could be compared with; leave time out'
       )
-    if not len(asked):
-      return np.zeros((0, len(self.labels)), np.float32)
     count = len(past)
     dataset = RequestDataset(
       name='one request',
@@ -189,11 +210,7 @@ class RequestScorer:
       labels={},
       time=None if moment is None else np.array([moment]),
     )
-    # A few sizes, so that a service compiles a few programs.
-    chunks = -(-len(asked) // self._limits['max_candidates'])
-    size = min(1 << (chunks - 1).bit_length(), self._batch_size)
-    scores = self.score_requests(dataset, requests, batch_size=size)
-    return np.concatenate(list(scores))
+    return dataset, requests
 
   def score_requests(
     self,
@@ -211,10 +228,10 @@ class RequestScorer:
       batch_size: examples at a time; None is `eval.batch_size`.
       room: (events, candidates) of a batch; None asks `find_room`.
     """
-    shards = self._runtime.eval_shards
+    shards = self.runtime.eval_shards
     size = batch_size or self._batch_size
     size += -size % shards
-    if self._oldest:
+    if self.reads_oldest:
       most = self._limits['max_history']
       requests = keep_oldest(dataset.events, requests, most)
     made = batches.eval_batches(
@@ -223,12 +240,12 @@ class RequestScorer:
       batch_size=size,
       capacity=room or self.find_room(dataset, requests, size),
       shards=shards,
-      own=self._runtime.local_eval_shards,
+      own=self.runtime.local_eval_shards,
       **self._limits,
     )
     for batch in made:
-      batch = self._runtime.put_on_devices(batch)
-      answer = self._compiled_scorer(self._weights, batch)
+      batch = self.runtime.put_on_devices(batch)
+      answer = self._compiled_scorer(self.weights, batch)
       scores, is_candidate = jax.device_get(answer)
       scores = scores[is_candidate]
       if not np.all(np.isfinite(scores)):
@@ -242,7 +259,7 @@ class RequestScorer:
     batch_size: int | None = None,
   ) -> tuple[int, int]:
     """Events and candidates of a shard, from a ladder of few sizes."""
-    share = -(-(batch_size or self._batch_size) // self._runtime.eval_shards)
+    share = -(-(batch_size or self._batch_size) // self.runtime.eval_shards)
     room = batches.choose_room(dataset, requests, share, **self._limits)
     return tuple(map(pipeline.capacity_for, room))
 
@@ -336,7 +353,7 @@ class RequestScorer:
   @functools.cached_property
   def _compiled_scorer(self):
     # Of a function that knew `self`, the weights would outlive their user.
-    task, runtime = self._task, self._runtime
+    task, runtime = self.task, self.runtime
     is_binary = jnp.array([x.kind == 'binary' for x in self.spec.labels])
 
     def score_batch(weights, batch):
@@ -443,7 +460,7 @@ def _read_moment(time: float | str, last: np.ndarray) -> np.int64:
   )
 
 
-def _check_ages(times: np.ndarray, moment: np.int64) -> None:
+def check_ages(times: np.ndarray, moment: np.int64) -> None:
   """Refuses a request so long after its history that ages have no room."""
   if len(times) and moment - times[0] > _LONGEST_AGE:
     raise ValueError(

@@ -93,7 +93,7 @@ def test_slots_without_a_value_are_as_if_they_were_not_there(run, scorer):
   if run[0].model.name == 'dlrm':  # the order of pooled values is nothing
     other = ask(scorer, **{'tag.1': 0, 'tag.2': 1})
     assert_close(other, both)
-  tables = scorer._weights['tables']
+  tables = scorer.weights['tables']
   table = tables['tag']
   try:
     tables['tag'] = table.at[0].add(100.0)
@@ -110,7 +110,7 @@ def test_slots_that_are_not_used_read_no_row(scorer):
       DATA, split, batch_size=16, max_history=8, max_candidates=9
     )
   )
-  reads = scorer._task.reads_for('predict', batch)
+  reads = scorer.task.reads_for('predict', batch)
   real = batch.row >= 0
   assert 0 < real.sum() < 16
   for name in (*TAGS, 'device'):
