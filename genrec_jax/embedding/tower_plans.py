@@ -15,6 +15,7 @@ from genrec_jax.features import TableSpec
 
 SECTION = 'towers'  # of `ShardingPlan.extra`
 AUTO = 'auto'
+_SPREAD = 1 << 18  # numbers of a table that is worth spreading over a host
 
 
 def check_settings(p, towers: Towers) -> None:
@@ -102,6 +103,8 @@ def _choose_schemes(
   for name, host in on_hosts.items():
     if not specs[name].scheme:
       is_large = sizes[name] > held[host] / devices and devices > 1
+      # Of a small table, parts of each sum cost more than its rows.
+      is_large &= sizes[name] >= _SPREAD
       # Few rows would not be on all devices.
       is_large &= specs[name].rows >= 2 * devices
       scheme = 'table_row_wise' if is_large else 'table_wise'

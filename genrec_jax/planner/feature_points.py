@@ -73,15 +73,16 @@ def find_points(
 
 def measure_stress(distances: np.ndarray, points: np.ndarray) -> float:
   """The stress of points, see `FeaturePoints`."""
-  offs = _span(points)[1] - distances
+  offs = _span(points) - distances
   total = np.square(distances).sum()
   return float((np.square(offs).sum() / total) ** 0.5) if total else 0.0
 
 
-def _span(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Differences `[F, F, dimensions]` and distances `[F, F]` of all pairs."""
-  differences = points[:, None] - points[None]
-  return differences, np.linalg.norm(differences, axis=-1)
+def _span(points: np.ndarray) -> np.ndarray:
+  """Distances `[F, F]` of all pairs."""
+  from scipy.spatial import distance  # most runs never need it
+
+  return distance.cdist(points, points)
 
 
 def _scale_classically(d: np.ndarray, dimensions: int) -> np.ndarray:
@@ -102,9 +103,10 @@ def _descend(
   mean, square = np.zeros((2, *points.shape))
   best, least = points, measure_stress(d, points)
   for step in range(1, steps + 1):
-    differences, spans = _span(points)
+    spans = _span(points)
     pull = (spans - d) / np.where(spans > 0, spans, 1.0)
-    gradient = 4 * (pull[..., None] * differences).sum(axis=1)
+    # The sum over j of pull[i, j] (x_i - x_j), without all differences.
+    gradient = 4 * (pull.sum(axis=1, keepdims=True) * points - pull @ points)
     mean = B1 * mean + (1 - B1) * gradient
     square = B2 * square + (1 - B2) * gradient**2
     ahead = (mean / (1 - B1**step)) / (np.sqrt(square / (1 - B2**step)) + EPS)

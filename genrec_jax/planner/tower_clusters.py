@@ -10,7 +10,7 @@ that keeps them is better. That no partition is better at all is not: several
 starts are tried, and the best of their ends is taken.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -138,30 +138,96 @@ def improve_partition(
     towers: how many.
     bounds: of a tower.
   """
-  labels = labels.copy()
+  labels = np.array(labels)
+  weights = count_features(items).astype(np.float64)
+  pulls = weights[:, None] * points
+  products = pulls @ pulls.T
   least = sum_squares(points, items, labels, towers)
   while True:
-    best = None
-    for trial in _list_neighbours(labels, towers):
-      if bounds.hold(items, trial, towers):
-        squares = sum_squares(points, items, trial, towers)
-        if squares < least - 1e-9 * (1 + least):
-          best, least = trial, squares
-    if best is None:
-      return labels
-    labels = best
-
-
-def _list_neighbours(labels: np.ndarray, towers: int) -> Iterator[np.ndarray]:
-  """Every partition that is one move or one swap away."""
-  for i in range(len(labels)):
-    for tower in range(towers):
-      if tower != labels[i]:
-        trial = labels.copy()
-        trial[i] = tower
-        yield trial
-    for j in range(i):
-      if labels[i] != labels[j]:
-        trial = labels.copy()
+    change = _weigh_changes(weights, pulls, products, labels, towers)
+    change[~_find_allowed(items, labels, towers, bounds)] = np.inf
+    best = change.min()
+    slack = 1e-9 * (1 + least)
+    while best < -slack:
+      # Of those as good as any the first, whatever the last digits are.
+      i, to = divmod(int(np.argmax(change <= best + slack)), change.shape[1])
+      trial = labels.copy()
+      if to < towers:
+        trial[i] = to
+      else:
+        j = to - towers
         trial[i], trial[j] = labels[j], labels[i]
-        yield trial
+      if bounds.hold(items, trial, towers):
+        break
+      change[i, to] = np.inf
+      best = change.min()
+    else:
+      return labels
+    labels = trial
+    least = sum_squares(points, items, labels, towers)
+
+
+def _weigh_changes(weights, pulls, products, labels, towers) -> np.ndarray:
+  """By how much the squares grow, `[I, T + I]`.
+
+  Column t is a move of item i to tower t, column T + j a swap of i and j. The
+  squares of a tower are those of its items less |sum|^2 / weight.
+  """
+  sums = np.zeros((towers, pulls.shape[1]))
+  np.add.at(sums, labels, pulls)
+  total = np.bincount(labels, weights, towers)
+  square = np.square(sums).sum(axis=1)
+  towards = sums @ pulls.T  # [T, I]
+  own = np.diag(products)
+
+  def weigh(square, weight):
+    """|sum|^2 / weight; nothing of a tower that would be empty."""
+    return np.where(weight > 0.5, square / np.maximum(weight, 0.5), 0.0)
+
+  before = weigh(square, total)
+  here = labels
+  at = np.arange(len(labels))
+  left = weigh(
+    square[here] - 2 * towards[here, at] + own, total[here] - weights
+  )
+  joined = weigh(
+    square[None] + 2 * towards.T + own[:, None],
+    total[None] + weights[:, None],
+  )
+  moves = before[here][:, None] + before[None] - left[:, None] - joined
+  apart = own[:, None] + own[None] - 2 * products
+  mine = towards[here]  # [I, I]: of item i's tower towards item j
+  changed = weigh(
+    square[here][:, None] + 2 * (mine - mine[at, at][:, None]) + apart,
+    total[here][:, None] + weights[None] - weights[:, None],
+  )
+  gone = before[here]
+  swaps = gone[:, None] + gone[None] - changed - changed.T
+  return np.concatenate([moves, swaps], axis=1)
+
+
+def _find_allowed(items, labels, towers: int, bounds: Bounds) -> np.ndarray:
+  """`[I, T + I]`, which moves and swaps keep the bounds, or nearly."""
+  count = len(labels)
+  elsewhere = labels[:, None] != np.arange(towers)[None]
+  earlier = np.tri(count, k=-1, dtype=bool)
+  allowed = np.concatenate(
+    [elsewhere, earlier & (labels[:, None] != labels[None])], axis=1
+  )
+  sizes = count_features(items).astype(np.float64)
+  limits = [(sizes, bounds.least, bounds.most)]
+  limits += [(w, -np.inf, most) for w, most in bounds.limits(items)]
+  for weights, least, most in limits:
+    held = np.bincount(labels, weights, towers)
+    left = held[labels] - weights  # of each item's tower without it
+    # A little more than there may be: `Bounds.hold` has the last word, whose
+    # sums are made in another order.
+    slack = 1e-12 * (1 + held.max())
+
+    def keeps(x, least=least, most=most, slack=slack):
+      return (x >= least - slack) & (x <= most + slack)
+
+    moves = keeps(left)[:, None] & keeps(held[None] + weights[:, None])
+    swapped = keeps(left[:, None] + weights[None])
+    allowed &= np.concatenate([moves, swapped & swapped.T], axis=1)
+  return allowed

@@ -209,9 +209,10 @@ def make_step(
     module_grads, row_grads = back(row_grads)
     if modules:
       module_grads = dense.reduce({'modules': module_grads})
-      # Gradients of a mean already, of which the weight is 1.
+      # Gradients of a mean already, of which the weight is 1, or of nothing.
+      counted = (weight > 0).astype(jnp.float32)
       grads |= _add_l2_gradients(
-        module_grads, dense.local_slice(trained), l2_strengths, jnp.float32(1)
+        module_grads, dense.local_slice(trained), l2_strengths, counted
       )
     norm = dense.norm(grads)
     trained, opt_state = dense.apply(

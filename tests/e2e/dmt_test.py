@@ -11,9 +11,10 @@ from genrec_jax.checkpoint.errors import CheckpointError
 from genrec_jax.config import ConfigError, tower_file
 from genrec_jax.config.files import load as load_config
 from genrec_jax.embedding.scheme import PlanError
+from genrec_jax.planner import feature_distances
 from genrec_jax.serve.scorer import Scorer
 from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import experiment, loop, results
+from genrec_jax.train import experiment, loop, results, tower_choice
 from genrec_jax.weights.export import export_weights
 from genrec_jax.weights.start import WeightsError
 
@@ -269,6 +270,28 @@ def evaluate(config, workdir) -> dict:
   with jax.numpy_dtype_promotion('standard'):  # for optax
     found = results.evaluate_run(config.lock(), workdir, TASK_KINDS)
   return found['metrics']
+
+
+def test_auto_looks_at_labels_by_the_seed_of_the_run(tmp_path, monkeypatch):
+  """Fields that are drawn apart meet in the label alone."""
+  seen, measure = [], feature_distances.measure_cooccurrence
+  partition = tower_choice.partition_features
+
+  def look(codes, present, strata):
+    seen.append(strata)
+    return measure(codes, present, strata)
+
+  def divide(*args, seed):
+    seen.append(seed)
+    return partition(*args, seed=seed)
+
+  monkeypatch.setattr(feature_distances, 'measure_cooccurrence', look)
+  monkeypatch.setattr(tower_choice, 'partition_features', divide)
+  config = configure(towers='auto:2')
+  config.seed = 7
+  build(config, tmp_path)
+  strata, seed = seen
+  assert seed == 7 and {*np.unique(strata)} == {0, 1}
 
 
 def test_words_are_judged_before_any_data_are_read(tmp_path):

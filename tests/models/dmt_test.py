@@ -72,6 +72,22 @@ def dcn_oracle(module, x, sizes):
   return y.reshape(N, -1, W)
 
 
+def find_weights(module, x):
+  """Y of what is there: a parameter, or what an MLP makes of the vectors."""
+  count = x.shape[1]
+  if module.y is not None:
+    return of(module.y)[None, :count]
+  attention = module.attention
+  h = np.einsum('nvd,vc->ncd', x, of(attention.compress.kernel)[:count])
+  h = h.reshape(N, -1)
+  for name in ('linear_0', 'linear_1'):
+    if linear := getattr(attention.mlp, name, None):
+      h = np.maximum(h @ of(linear.kernel) + of(linear.bias), 0)
+  out = attention.mlp.out
+  y = h @ of(out.kernel) + of(out.bias)
+  return y.reshape(N, -1, module.config.rank)[:, :count]
+
+
 def wukong_oracle(module, x, sizes):
   """Of static Y and of XX^T: norm and MLP see what is there alone."""
   c, count = module.config, x.shape[1]
@@ -79,8 +95,8 @@ def wukong_oracle(module, x, sizes):
     dots = np.einsum('nvd,nwd->nvw', x, x)
     places = np.arange(sizes.most**2).reshape(sizes.most, -1)[:count, :count]
   else:
-    y = of(module.y)[:count]
-    dots = np.einsum('nvd,nkd->nvk', x, np.einsum('vk,nvd->nkd', y, x))
+    y = np.broadcast_to(find_weights(module, x), (N, count, c.rank))
+    dots = np.einsum('nvd,nkd->nvk', x, np.einsum('nvk,nvd->nkd', y, x))
     places = np.arange(sizes.most * c.rank).reshape(-1, c.rank)[:count]
   flat = dots.reshape(N, -1)
   at = places.reshape(-1)
@@ -106,10 +122,11 @@ def wukong_layer_oracle(module, x, sizes):
     (CONFIGS['dlrm'], dlrm_oracle),
     (CONFIGS['dcn'], dcn_oracle),
     (STATIC, wukong_oracle),
+    (CONFIGS['wukong'], wukong_oracle),
     (FULL, wukong_oracle),
     (LAYER, wukong_layer_oracle),
   ],
-  ids=['dlrm', 'dcn', 'wukong', 'wukong, full', 'wukong_layer'],
+  ids=['dlrm', 'dcn', 'wukong', 'attentive', 'wukong, full', 'wukong_layer'],
 )
 def test_a_padded_tower_is_the_tower_of_what_is_there(config, oracle, count):
   sizes, module = make(config)

@@ -1,5 +1,6 @@
 """What `genrec plan` says of a model that stands on towers."""
 
+import dataclasses
 import json
 
 import pytest
@@ -83,6 +84,18 @@ def test_formats_on_the_way_to_no_tower(config):
   config.parallel.exchange.near_backward = 'int8'
   with pytest.raises(ConfigError, match='near_backward are formats .* towers'):
     planning.make_plan(config, make_task(config, ()), SHAPE)
+
+
+def test_a_large_table_is_spread_over_its_host(config):
+  features = [
+    dataclasses.replace(f, rows=200_000) if f.name == 'f5' else f
+    for f in FEATURES
+  ]
+  task = Ranking.from_config(config, features, ('label',), towers=TOWERS)
+  plan = planning.make_plan(config, task, SHAPE)
+  schemes = {name: table.scheme for name, table in plan.tables.items()}
+  assert schemes.pop('f5') == 'table_row_wise'
+  assert {*schemes.values()} == {'table_wise'}
 
 
 def test_a_plan_of_other_towers_is_refused(config, tmp_path):

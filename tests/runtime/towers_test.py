@@ -44,7 +44,7 @@ TOWERS = (
 FEATURES = tuple(sorted(name for own in TOWERS for name in own))
 TABLES = {name: 'a' if name == 'd' else name for name in FEATURES}
 POOLINGS = {name: 'sum' for name in FEATURES} | {'b': 'mean', 'e': 'mean'}
-WEIGHTED = ('c', 'f')
+WEIGHTED = ('c', 'e', 'f')  # of e a mean
 OPTIMIZERS = {'f': 'adagrad', 'h': 'sgd'}
 
 
@@ -306,6 +306,66 @@ def test_draws_go_by_the_number_of_the_example(mesh):
   many = train(DRAWS, mesh, outputs=3)
   assert_close(many[0], one[0])
   assert many[0] != train(NETWORK, mesh, outputs=3)[0]
+
+
+def test_every_tower_has_draws_of_its_own():
+  """Also on another host, where other towers come first."""
+  draws = towers_lib.TowerDraws(jax.random.key(0), jnp.arange(4))
+  like = dict(
+    params={
+      'kernel': jnp.ones((3, WIDTH, 3)), 'bias': jnp.ones((3, 3)),
+    },
+    x=jnp.ones((3, 4, 1, WIDTH)),
+    mask=jnp.ones((3, 1)),
+    draws=draws,
+  )  # fmt: skip
+  made = np.asarray(towers_lib.run_towers(DRAWS, **like))
+  assert len({one.tobytes() for one in made}) == 3
+  later = towers_lib.run_towers(DRAWS, **like, first=1)
+  np.testing.assert_array_equal(later[:2], made[1:])
+
+
+class Pulled(Sums):
+  """With decay of a weight above the towers, and of those within."""
+
+  param_l2 = {'w': 0.1}
+  tower_l2 = {'kernel': 0.1}
+
+
+def move_once(mesh, task, weight=None, clip=0.0):
+  """(weights, weights after one step of SGD with rate 1)."""
+  c = settings(*mesh)
+  c.optimizer.clip_norm = clip
+  runtime = (MeshRuntime if mesh != (1, 1) else SingleDeviceRuntime)(
+    c, task, optax.sgd(1.0), Extensions(towers=NETWORK)
+  )
+  state = runtime.fresh_state()
+  before = jax.device_get({'params': state.params, 'modules': state.modules})
+  data = batch(0, runtime.shards if mesh != (1, 1) else 1)
+  if weight is not None:
+    data['weight'] = np.full(EXAMPLES, weight, np.float32)
+  state, _ = runtime.step()(state, runtime.put_on_devices(data))
+  after = {'params': state.params, 'modules': state.modules}
+  return before, jax.device_get(after)
+
+
+@pytest.mark.parametrize('mesh', [(1, 1), (2, 4)], ids=str)
+def test_towers_are_clipped_with_the_rest(mesh):
+  before, after = move_once(mesh, Sums(3), clip=0.5)
+  moved = jax.tree.map(lambda a, b: np.square(a - b).sum(), before, after)
+  assert sum(jax.tree.leaves(moved)) == pytest.approx(0.25, rel=1e-4)
+  assert sum(jax.tree.leaves(moved['modules'])) > 0.01
+
+
+@pytest.mark.parametrize('mesh', [(1, 1), (2, 4)], ids=str)
+def test_decay_pulls_once_and_not_at_all_where_nothing_counts(mesh):
+  before, plain = move_once(mesh, Sums(3))
+  _, pulled = move_once(mesh, Pulled(3))
+  for part, name in (('params', 'w'), ('modules', 'kernel')):
+    wanted = plain[part][name] - 0.1 * before[part][name]
+    assert_close(pulled[part][name], wanted)
+  before, still = move_once(mesh, Pulled(3), weight=0.0)
+  jax.tree.map(np.testing.assert_array_equal, still, before)
 
 
 def step_once(towers, mesh, replicas=1):

@@ -138,6 +138,21 @@ def test_vectors_are_the_rows_of_the_checkpoint(shop_run):
   assert loads['user'].bytes == tables['user'].nbytes
 
 
+def test_samples_are_drawn_from_all_of_the_split(clicks_run):
+  data, task, _ = partition_towers._load_run(clicks_run)
+  split = data.splits['train']
+  rows = [
+    tower_samples.load_samples(data, task, 200, seed).rows.labels[:, 0]
+    for seed in (0, 0, 1)
+  ]
+  np.testing.assert_array_equal(rows[0], rows[1])
+  assert not np.array_equal(rows[0], rows[2])
+  first = split.block(0).take(np.arange(200)).labels[:, 0]
+  assert not np.array_equal(rows[0], first)
+  every = tower_samples.load_samples(data, task, 10**9, 0)
+  assert len(every.rows.labels) == len(split)
+
+
 def test_features_of_a_shared_table_stay_together(shop_run, tmp_path, capsys):
   text = run_command(
     capsys, shop_run, '--towers=2', '--least=2', f'--output={tmp_path}'
