@@ -410,6 +410,9 @@ def _parse_packed(text: str) -> dict[str, str]:
   pairs = [pair.rpartition('=') for pair in text.split(',')]
   if not all(table and number_format for table, _, number_format in pairs):
     raise ValueError('--packed is a list of TABLE=FORMAT, separated by commas')
+  tables = [table for table, *_ in pairs]
+  if twice := sorted({name for name in tables if tables.count(name) > 1}):
+    raise ValueError(f'--packed names the table {twice[0]!r} twice')
   return {table: number_format for table, _, number_format in pairs}
 
 
@@ -463,7 +466,7 @@ def main(argv: list[str] | None = None) -> int:
   tables = args.tables.split(',') if args.tables else None
   try:
     packed = _check_packed(
-      _parse_packed(args.packed) if args.packed else {}, tables
+      _parse_packed(args.packed) if args.packed is not None else {}, tables
     )
   except ValueError as e:
     parser.error(str(e))

@@ -9,6 +9,7 @@ makes numbers of these alone. A service maps the bytes of a serving copy
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ import numpy as np
 import pallas_kernels
 from genrec_jax.numerics import packed_formats
 from genrec_jax.numerics.packed_formats import PACKED_FORMATS
-from pallas_kernels.jagged_embedding import cpu
+from pallas_kernels.jagged_embedding import checks, cpu
 
 # Format -> bits of its codes; whether scale and bias stand in front of them;
 # whether they are float16.
@@ -94,10 +95,12 @@ def lookup(
     ids: integers.
     implementation: 'cpu', 'xla', or None for the best one here.
   """
+  shape = ids.shape
+  flat = checks.check_integers('ids', ids.reshape(math.prod(shape)))
   if _choose(table, implementation) == 'cpu':
-    flat = ids.reshape(-1).astype(jnp.int32)
     rows = _call_cpu(table, flat, jnp.ones_like(flat), None)
-    return rows.reshape(*ids.shape, table.columns)
+    return rows.reshape(*shape, table.columns)
+  ids = flat.reshape(shape)
   number_format, data = PACKED_FORMATS[table.format], table.rows
   found = data.at[ids].get(mode='clip')
   arrays, start = {}, 0
@@ -130,14 +133,15 @@ def embedding_bag(
     implementation: 'cpu', 'xla', or None for the best one here: C++ on a CPU,
       for rows of whole numbers.
   """
-  if mode not in ('sum', 'mean'):
-    raise ValueError(f"mode is {mode!r}, not 'sum' or 'mean'")
-  lengths = lengths.astype(jnp.int32)
+  ids, lengths, weights, wrong = checks.check_bags(ids, lengths, weights, mode)
   if _choose(table, implementation) == 'cpu':
-    sums = _call_cpu(table, ids.astype(jnp.int32), lengths, weights)
+    if weights is not None:
+      weights = weights.astype(jnp.float32)
+    sums = _call_cpu(table, ids, lengths, weights)
     if mode == 'mean':
       sums /= jnp.maximum(lengths, 1)[:, None].astype(jnp.float32)
-    return sums
+    # What nobody could check before it ran must not look like an answer.
+    return jnp.where(wrong, jnp.nan, sums)
   count = ids.shape[0]
   # Ids after the last bag are padding, which may hold anything.
   used = jnp.arange(count, dtype=jnp.int32) < jnp.sum(lengths)
@@ -176,6 +180,6 @@ def _read_part(found: jax.Array, array) -> jax.Array:
   """Bytes `[..., n]` as the numbers that they are."""
   size = np.dtype(array.dtype).itemsize
   if size > 1:
-    found = found.reshape(*found.shape[:-1], -1, size)
+    found = found.reshape(*found.shape[:-1], found.shape[-1] // size, size)
   values = jax.lax.bitcast_convert_type(found, array.dtype)
   return values[..., 0] if array.width is None else values

@@ -75,13 +75,13 @@ def _split_groups(x: Array, size: int, xp: types.ModuleType) -> Array:
   """`[..., n]` -> `[..., groups, size]`, zeros behind."""
   if missing := -x.shape[-1] % size:
     x = xp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
-  return x.reshape(*x.shape[:-1], -1, size)
+  return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)
 
 
 def _join_groups(parts: list, size: int, xp: types.ModuleType) -> Array:
   """The inverse of `_split_groups`, of the parts of its last axis."""
   x = xp.stack(parts, -1)
-  return x.reshape(*x.shape[:-2], -1)[..., :size]
+  return x.reshape(*x.shape[:-2], math.prod(x.shape[-2:]))[..., :size]
 
 
 def _put(parts: list, place: int, part: Array) -> None:

@@ -31,7 +31,19 @@ SCALE_MODES = ('floor', 'rceil', 'ceil', 'even', 'even_below')
 ROUNDINGS = ('even', 'away', 'down', 'stochastic')
 SCALE_BITS = 8
 LEAST_SCALE, MOST_SCALE = -127, 127
+MOST_SHIFT_BITS = 5  # 31 powers of two: no float32 has numbers further apart
 NAN_SCALE = 255  # the byte of a block that holds NaN or an infinity
+
+
+def check_whole(number_format, *names: str) -> None:
+  """Refuses fields of a format that are not whole numbers, 0 or more."""
+  for name in names:
+    value = getattr(number_format, name)
+    if type(value) is not int or value < 0:
+      raise ValueError(
+        f'{name} of {number_format.name!r} is {value!r:.100}, must be a whole '
+        'number, 0 or more'
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +78,30 @@ class BlockFormat:
   most_scale: int = MOST_SCALE
 
   def __post_init__(self):
+    check_whole(
+      self, 'mantissa_bits', 'exponent_bits', 'block', 'group', 'shift_bits'
+    )
+    if self.specials not in ('', 'nan', 'ieee'):
+      raise ValueError(
+        f"specials of {self.name!r} is {self.specials!r}, must be '', 'nan' or "
+        "'ieee'"
+      )
+    least = {'': 0, 'nan': 1, 'ieee': 2}[self.specials]
+    if self.exponent_bits < least:
+      raise ValueError(
+        f'{self.name!r} has {self.exponent_bits} bits of exponent, and '
+        f'specials {self.specials!r} need {least}'
+      )
+    if not LEAST_SCALE <= self.most_scale <= MOST_SCALE:
+      raise ValueError(
+        f'most_scale of {self.name!r} is {self.most_scale}, must be '
+        f'{LEAST_SCALE} to {MOST_SCALE}'
+      )
+    if self.shift_bits > MOST_SHIFT_BITS:
+      raise ValueError(
+        f'shift_bits of {self.name!r} is {self.shift_bits}, must be '
+        f'{MOST_SHIFT_BITS} at most'
+      )
     if not 0 <= self.mantissa_bits <= 7 or not 0 <= self.exponent_bits <= 5:
       raise ValueError(
         f'{self.name!r} has {self.exponent_bits} bits of exponent and '

@@ -58,7 +58,12 @@ def round_to_blocks(
   Returns:
     Of the dtype of x; NaN in a block with one, or with an infinity.
   """
-  return _round(x, number_format, axis % x.ndim, rounding)
+  blocks.check_floats(x, number_format.name)
+  if isinstance(number_format, IntegerFormat) and rounding != 'even':
+    raise ValueError(
+      f"rounding is {rounding!r}, and {number_format.name} has only 'even'"
+    )
+  return _round(x, number_format, blocks.check_axis(axis, x), rounding)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))

@@ -41,7 +41,8 @@ def make_row_format(
     codes = found.codes & xp.uint8(mask)
     parts = {'codes': pack_elements(codes, bits, xp), 'scales': found.scales}
     if group:
-      shifts = found.shifts.reshape(*rows.shape[:-1], -1)
+      count, groups = found.shifts.shape[-2:]
+      shifts = found.shifts.reshape(*rows.shape[:-1], count * groups)
       shifts = shifts[..., : count_groups(rows.shape[-1])]
       parts['shifts'] = pack_elements(shifts, number_format.shift_bits, xp)
     return parts
@@ -60,7 +61,8 @@ def make_row_format(
       # Groups behind the last column have no numbers.
       widths = [(0, 0)] * (shifts.ndim - 1)
       widths.append((0, in_rows - count_groups(columns)))
-      shifts = xp.pad(shifts, widths).reshape(*scales.shape, -1)
+      groups = number_format.block // group
+      shifts = xp.pad(shifts, widths).reshape(*scales.shape, groups)
     encoded = blocks.Blocks(codes, scales, shifts)
     return blocks.decode(encoded, number_format, xp=xp)
 

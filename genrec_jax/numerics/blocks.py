@@ -11,6 +11,7 @@ without one, on one device and on many, and equal to what NumPy would make of
 the definition. It is also the fastest way there.
 """
 
+import math
 import types
 from typing import Any, NamedTuple
 
@@ -85,7 +86,7 @@ def encode(
     The blocks. A number that is larger than the largest element saturates.
   """
   _check(x, number_format, rounding, scale_mode, random)
-  axis %= x.ndim
+  axis = check_axis(axis, x)
   size = x.shape[axis]
   split = _split_axis(x.astype(np.float32), axis, number_format, xp)
   bits = split.view(np.int32)
@@ -185,7 +186,7 @@ def decode(
     cannot hold is infinite, and codes that stand for NaN or an infinity are
     these.
   """
-  axis %= blocks.codes.ndim
+  axis = check_axis(axis, blocks.codes)
   size = blocks.codes.shape[axis]
   codes = _split_axis(blocks.codes, axis, number_format, xp)
   scale = xp.expand_dims(blocks.scales, (axis + 1, axis + 2)).astype(np.int32)
@@ -251,14 +252,47 @@ def _decode_elements(codes, step, number_format, xp):
   return bits | xp.where(negative, np.int32(-(1 << 31)), 0)
 
 
-def _check(x, number_format, rounding, scale_mode, random) -> None:
+def check_floats(x: Array, name: str) -> None:
+  """Refuses what is no array of floats that float32 has.
+
+  Args:
+    x: an array.
+    name: of the format that is asked for.
+  """
   if not _is_float(x.dtype) or x.dtype.itemsize > 4:
     raise ValueError(
-      f'numbers of {x.dtype} cannot be encoded as {number_format.name}: they '
-      'must be floats of at most 32 bits'
+      f'numbers of {x.dtype} cannot be encoded as {name}: they must be floats '
+      'of at most 32 bits'
     )
+
+
+def check_axis(axis: int, x: Array) -> int:
+  """The number of an axis, from 0.
+
+  >>> check_axis(-1, np.zeros((2, 3)))
+  1
+
+  Args:
+    axis: counted from the first, or below 0 from the last.
+    x: an array.
+
+  Raises:
+    ValueError: the array has no such axis.
+  """
   if not x.ndim:
     raise ValueError('a single number has no axis along which blocks could lie')
+  is_whole = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+  if not is_whole or not -x.ndim <= axis < x.ndim:
+    raise ValueError(
+      f'axis is {axis!r:.100}, and the array has {x.ndim} axes; give '
+      f'{-x.ndim} to {x.ndim - 1}'
+    )
+  return int(axis) % x.ndim
+
+
+def _check(x, number_format, rounding, scale_mode, random) -> None:
+  check_floats(x, number_format.name)
+  check_axis(-1, x)
   if rounding not in ROUNDINGS:
     raise ValueError(
       f'rounding is {rounding!r}, must be one of {", ".join(ROUNDINGS)}'
@@ -270,6 +304,13 @@ def _check(x, number_format, rounding, scale_mode, random) -> None:
   if (rounding == 'stochastic') != (random is not None):
     raise ValueError(
       "random bits go with rounding='stochastic', and with no other"
+    )
+  if random is not None and (random.shape, random.dtype) != (
+    x.shape,
+    np.uint32,
+  ):
+    raise ValueError(
+      f'random bits must be uint32 {x.shape}, not {random.dtype} {random.shape}'
     )
 
 
@@ -290,13 +331,15 @@ def _split_axis(x, axis: int, number_format: BlockFormat, xp):
     x = xp.pad(x, widths)
   before, after = x.shape[:axis], x.shape[axis + 1 :]
   groups = number_format.block // group
-  return x.reshape(*before, -1, groups, group, *after)
+  # Said, and not -1, which no array without numbers can tell.
+  count = x.shape[axis] // number_format.block
+  return x.reshape(*before, count, groups, group, *after)
 
 
 def _join_axis(x, axis: int, size: int):
   """The inverse of `_split_axis`."""
   before, after = x.shape[:axis], x.shape[axis + 3 :]
-  x = x.reshape(*before, -1, *after)
+  x = x.reshape(*before, math.prod(x.shape[axis : axis + 3]), *after)
   return x[(slice(None),) * axis + (slice(size),)]
 
 

@@ -216,16 +216,19 @@ def _encode_mx4(rows, xp):
   # Ties away from zero, unlike the standard.
   encoded = blocks.encode(rows, _MX4, rounding='away', xp=xp)
   packed = pack_elements(encoded.codes, 4, xp)
-  packed = packed.reshape(*encoded.scales.shape, -1)
+  packed = packed.reshape(*encoded.scales.shape, _MX4.block // 2)
   together = xp.concatenate([packed, encoded.scales[..., None]], -1)
-  return {'blocks': together.reshape(*rows.shape[:-1], -1)}
+  count, each = together.shape[-2:]
+  return {'blocks': together.reshape(*rows.shape[:-1], count * each)}
 
 
 def _decode_mx4(arrays, columns, xp):
   together = xp.asarray(arrays['blocks'])
-  together = together.reshape(*together.shape[:-1], -1, 1 + _MX4.block // 2)
+  each = 1 + _MX4.block // 2
+  count = together.shape[-1] // each
+  together = together.reshape(*together.shape[:-1], count, each)
   packed, scales = together[..., :-1], together[..., -1]
-  packed = packed.reshape(*packed.shape[:-2], -1)
+  packed = packed.reshape(*packed.shape[:-2], count * (each - 1))
   codes = unpack_elements(packed, 2 * packed.shape[-1], 4, xp)
   rows = blocks.decode(blocks.Blocks(codes, scales, None), _MX4, xp=xp)
   return rows[..., :columns]

@@ -25,6 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from genrec_jax.numerics.block_formats import check_whole
+from genrec_jax.numerics.blocks import check_axis, check_floats
+
 Array = Any  # of NumPy or of JAX
 # Below, the inverse of a step would be larger than any float32.
 _LEAST = np.float32(2.0**-110)
@@ -47,6 +50,7 @@ class IntegerFormat:
   scale_bits: int = 0
 
   def __post_init__(self):
+    check_whole(self, 'bits', 'vector', 'scale_bits')
     if not 2 <= self.bits <= 8:
       raise ValueError(f'{self.name!r} has {self.bits} bits, must be 2 to 8')
     if bool(self.vector) != bool(self.scale_bits) or self.scale_bits > 10:
@@ -104,11 +108,16 @@ def round_to_integers(
     float32. A NaN or an infinity makes all NaN that shares its scale; numbers
     whose largest is below 2^-110 are zeros.
   """
-  axis %= x.ndim
+  check_floats(x, number_format.name)
+  axis = check_axis(axis, x)
   wide = x.astype(np.float32)
   size, vector = x.shape[axis], number_format.vector
+  if not size:
+    return wide
+  # A product with what is known, since XLA makes one of such a quotient.
+  share = np.float32(1 / number_format.most)
   if not vector:
-    step = _find_steps(xp.abs(wide).max(axis, keepdims=True), number_format, xp)
+    step = _find_largest(wide, axis, xp) * share
     return _round_in_steps(wide, step, number_format, xp)
   if missing := -size % vector:
     widths = [(0, 0)] * x.ndim
@@ -116,15 +125,15 @@ def round_to_integers(
     wide = xp.pad(wide, widths)
   before, after = wide.shape[:axis], wide.shape[axis + 1 :]
   split = wide.reshape(*before, -1, vector, *after)
-  of_vector = _find_steps(
-    xp.abs(split).max(axis + 1, keepdims=True), number_format, xp
-  )
-  # The largest vector has the largest second scale.
+  largest = _find_largest(split, axis + 1, xp)
+  # The largest vector has the largest second scale. One factor and not two:
+  # XLA would make one of them where there is a single vector.
   top = 2**number_format.scale_bits - 1
-  first = of_vector.max(axis, keepdims=True) * np.float32(1 / top)
+  first = _find_largest(split, (axis, axis + 1), xp)
+  first = first * np.float32(1 / (number_format.most * top))
   inverse = np.float32(1) / xp.where(first > 0, first, np.float32(1))
   # A hair less, so that the largest is not rounded above the top.
-  second = xp.ceil(of_vector * inverse - np.float32(2.0**-12))
+  second = xp.ceil(largest * inverse * share - np.float32(2.0**-12))
   second = xp.maximum(second, np.float32(1))
   step = xp.where(first > 0, second * first, first)
   found = _round_in_steps(split, step, number_format, xp)
@@ -132,11 +141,12 @@ def round_to_integers(
   return found.reshape(*before, -1, *after)[index]
 
 
-def _find_steps(largest, number_format: IntegerFormat, xp):
-  """Steps of which the largest number is as many as there can be."""
-  largest = xp.where(largest < _LEAST, np.float32(0), largest)
-  # A product, since XLA makes one of a quotient by a number it knows.
-  return largest * np.float32(1 / number_format.most)
+def _find_largest(x, axis, xp):
+  """The largest magnitude along axes; NaN with a NaN, 0 of tiny numbers."""
+  # A maximum of floats may leave a NaN out; as whole numbers they are on top.
+  bits = (x.view(np.int32) & np.int32(0x7FFFFFFF)).max(axis, keepdims=True)
+  largest = bits.view(np.float32)
+  return xp.where(largest < _LEAST, np.float32(0), largest)
 
 
 def _round_in_steps(x, step, number_format: IntegerFormat, xp):

@@ -36,7 +36,14 @@ def join_parts(
   Returns:
     `[n, bytes_per_row]` uint8.
   """
+  if np.ndim(rows) != 2 or not rows.shape[1]:
+    raise ValueError(
+      f'rows must be [n, C] with C of at least 1, not {list(np.shape(rows))}'
+    )
   columns = rows.shape[-1]
+  if not len(rows):
+    size = number_format.bytes_per_row(columns)
+    return np.zeros((0, size + -size % align), np.uint8)
   arrays = number_format.encode(np.asarray(rows, np.float32))
   parts = []
   for part, array in number_format.layout(columns).items():

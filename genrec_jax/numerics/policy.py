@@ -55,10 +55,10 @@ def choose_products(
   listed = ', '.join(sites) or 'none: this model multiplies by no weight'
   for rule in rules:
     pattern, product = check_rule(rule)
-    if product not in known:
+    if not isinstance(product, str) or product not in known:
       raise ValueError(
-        f'{_KEY} has the product {product!r} for {pattern.pattern!r}'
-        f'; products are {", ".join(known)}'
+        f'{_KEY} has the product {quote_value(product)} for '
+        f'{pattern.pattern!r:.200}; products are {", ".join(known)}'
       )
     matched = [name for name in sites if pattern.fullmatch(name)]
     if not matched:

@@ -175,3 +175,10 @@ def test_the_command(run, copy, capsys):
     with pytest.raises(SystemExit):
       follow.main([*words, '--packed', wrong])
   assert 'cannot be packed' in capsys.readouterr().err
+
+
+def test_a_table_is_packed_in_one_way():
+  with pytest.raises(ValueError, match="names the table 'a' twice"):
+    follow._parse_packed('a=tbe_int4,b=tbe_int8,a=tbe_int2')
+  with pytest.raises(ValueError, match='a list of TABLE=FORMAT'):
+    follow._parse_packed('')

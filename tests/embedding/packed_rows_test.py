@@ -133,3 +133,51 @@ def test_what_is_no_packed_table(rows, columns, name, words):
     rows = rows[:, :7]
   with pytest.raises(ValueError, match=words):
     PackedTable(rows, columns, name)
+
+
+@pytest.mark.parametrize('implementation', ['xla', 'cpu'])
+@pytest.mark.parametrize(
+  'ids, lengths, weights, message',
+  [
+    ([0, 1, 2], [2, 1], [1.0, 2.0], 'weights must be floats of the shape of'),
+    ([0, 1, 2], [2, 1], [1, 2, 3], 'weights must be floats'),
+    ([0, 1, 2], [2, 50, 1], None, 'lengths add up to more than the 3 ids'),
+    ([0, 1, 2], [5, -3, 1], None, 'lengths holds a negative number'),
+    ([0.5, 1.0], [2], None, 'ids must be a vector of integers'),
+    ([True, False], [2], None, 'ids must be a vector of integers'),
+    (np.array([2**32 + 1]), [1], None, 'ids holds a number above'),
+  ],
+)
+def test_bags_that_are_none(implementation, ids, lengths, weights, message):
+  table, _ = make('tbe_int4')
+  with pytest.raises(ValueError, match=message):
+    packed_rows.embedding_bag(
+      table,
+      np.asarray(ids),
+      np.asarray(lengths),
+      weights=None if weights is None else np.asarray(weights),
+      implementation=implementation,
+    )
+
+
+def test_lengths_that_a_program_finds_wrong_are_nan():
+  table, _ = make('tbe_int4')
+  bag = jax.jit(lambda n: packed_rows.embedding_bag(table, jnp.array([0]), n))
+  assert np.isnan(bag(jnp.array([5]))).all()
+  assert np.isfinite(bag(jnp.array([1]))).all()
+
+
+@pytest.mark.parametrize('name', PACKED_FORMATS)
+def test_nothing_is_looked_up(name):
+  table, _ = make(name)
+  for implementation in ('xla', None):
+    found = packed_rows.lookup(
+      table, jnp.zeros((0,), jnp.int32), implementation=implementation
+    )
+    assert found.shape == (0, WIDE)
+  empty = pack_table(np.zeros((0, WIDE), np.float32), name)
+  assert empty.rows.shape == (0, table.rows.shape[1])
+  with pytest.raises(ValueError, match='rows must be .n, C. with C of'):
+    pack_table(np.zeros((3, 0), np.float32), name)
+  with pytest.raises(ValueError, match='rows must be'):
+    pack_table(np.zeros(3, np.float32), name)

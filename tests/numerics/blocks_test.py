@@ -394,6 +394,14 @@ def test_what_cannot_be_encoded(change, message):
     (dict(group=2), 'both must be 0, or neither'),
     (dict(group=3, shift_bits=1, block=16), 'must divide its block'),
     (dict(group=2, shift_bits=1, exponent_bits=2), 'without an exponent'),
+    (dict(most_scale=-200), 'most_scale of .* is -200, must be -127 to 127'),
+    (dict(block=2, group=1, shift_bits=9), 'is 9, must be 5 at most'),
+    (dict(specials='no'), "is 'no', must be '', 'nan' or 'ieee'"),
+    (dict(specials='nan'), "0 bits of exponent, and specials 'nan' need 1"),
+    (dict(exponent_bits=1, specials='ieee'), "specials 'ieee' need 2"),
+    (dict(block=16.0), 'block of .* is 16.0, must be a whole number'),
+    (dict(block=True), 'block of .* is True'),
+    (dict(group=-2), 'group of .* is -2'),
   ],
 )
 def test_formats_that_cannot_be(change, message):

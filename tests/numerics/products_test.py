@@ -288,6 +288,7 @@ def test_products_of_single_weights_before():
   [
     (('third/.*', 'bfloat16'), r'they are first/kernel, second/kernel$'),
     (('first', 'bfloat16'), r"'first', which matches no product weight as a"),
+    (('.*', ['mx9']), r"has the product \['mx9'\] for"),
     (('.*', 'float7'), r"'float7' for '.*'; products are default, bfloat16, "),
     (('first/.*', 'mx9'), r'says nothing of second/kernel; put a last pair'),
     (('(', 'bfloat16'), r"'\(', which is not a regex"),
