@@ -232,6 +232,10 @@ def _find_file(name: str) -> pathlib.Path:
       f'{name!r} is a model, and no config: {_tell_data(own)} it is {own}. '
       '`genrec configs` lists all configs'
     )
+  if (file / 'config.json').is_file():
+    raise ConfigError(
+      f'{name!r} is the workdir of a run, and no config: give it as --workdir'
+    )
   hint = hint_nearest(name, [*known, *map(str, file.parent.glob('*.py'))])
   if file.suffix == '.py' or file.name != name:
     raise ConfigError(f'no config file {name!r}{hint}')

@@ -19,7 +19,8 @@ class Towers:
 
   Attributes:
     towers: which features share a tower: '' for none, a number of towers, to
-      which features are dealt in turn, 'auto' for as many as there are hosts or
+      which features are dealt in turn, 'auto' for as many as there are hosts,
+      but two at least, or
       'auto:N' for N, of features that in the training data go together, or the
       path of a towers.json; see docs/dmt.md.
     tower: what a tower computes: 'own' is that of the model, 'dlrm', 'dcn' and

@@ -56,7 +56,8 @@ def make_mesh(
       f'{replicas} replicas x {hosts} hosts x {devices} devices are {size}, '
       f'but there are {len(present)} devices ({jax.default_backend()}): lower '
       'parallel.replicas, parallel.hosts or parallel.devices, of which 0 takes '
-      'all there are, or start more processes'
+      'all there are, or start more processes; --fake_devices tries a mesh on '
+      'a CPU'
     )
   return arrange(_choose_devices(present, size), replicas, hosts, devices)
 

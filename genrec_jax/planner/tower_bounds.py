@@ -110,6 +110,7 @@ def check_bounds(items: Sequence[Item], towers: int, bounds: Bounds) -> None:
     raise TowerBoundsError(
       f'{towers} towers need as many tables, but the {features} features read '
       f'{len(items)}: {", ".join(item.table for item in items[:8])}'
+      + (f' and {len(items) - 8} more' if len(items) > 8 else '')
     )
   if bounds.least < 1 or bounds.most < bounds.least:
     raise TowerBoundsError(

@@ -12,7 +12,7 @@ do not fit there, so that here they have as many dimensions as there are towers;
 `dimensions=2` is the paper's. benchmarks/tower_recovery.py compares the two.
 
 `python -m genrec_jax.train.partition_towers WORKDIR --towers 4` does it for a
-trained run.
+trained run, and so does this module in its place.
 """
 
 import dataclasses
@@ -208,3 +208,10 @@ def _list_towers(
   return tuple(
     tuple(features[n].name for n in sorted(tower)) for tower in towers
   )
+
+
+if __name__ == '__main__':
+  import runpy
+
+  # The command reads runs, of which nothing here knows.
+  runpy.run_module('genrec_jax.train.partition_towers', run_name='__main__')

@@ -244,7 +244,7 @@ def describe_towers(report: TowerReport) -> list[str]:
   lines += ['', *format_columns(_HEAD, rows), '']
   lines.append(
     'bytes: of the rows of the tables; read: bytes of rows that an example '
-    'reads'
+    'reads in the mean'
   )
   if report.distances is not None:
     lines.append(
@@ -288,10 +288,29 @@ def _doubt_distances(report: TowerReport) -> Iterator[str]:
   hint = '--strategy=cooccurrence_by_label looks at the values alone'
   if 'cooccurrence' in report.plan.strategy:
     hint = 'more --samples may show more'
+  if near := _find_parted(report, within):
+    yield near
   yield (
     f'features of a tower are hardly nearer to each other ({within:.3f}) than '
     f'to others ({between:.3f}), so that this partition may be chance; a run '
     f'that has learned more may show more, and {hint}'
+  )
+
+
+def _find_parted(report: TowerReport, within: float) -> str:
+  """Which near features the bounds, or their tables, keep apart, in words."""
+  names = [f.name for f in report.features]
+  tower = np.array([report.plan.find_tower(name) for name in names])
+  apart = np.where(
+    tower[:, None] == tower[None], np.inf, report.distances
+  )  # fmt: skip
+  i, j = divmod(int(np.argmin(apart)), len(names))
+  if not apart[i, j] < _NEAR * within:
+    return ''
+  return (
+    f'{names[i]} and {names[j]} are near each other ({apart[i, j]:.3f}) and in '
+    'two towers: other features that share their tables, or --least and '
+    '--most, may keep them apart'
   )
 
 

@@ -10,6 +10,8 @@ import os
 import pathlib
 import re
 
+import numpy as np
+
 from genrec_jax.config import ConfigError, tower_file
 from genrec_jax.config.tower_file import TowerPlan
 from genrec_jax.planner.tower_partitioner import (
@@ -159,6 +161,8 @@ def _deal(data, number: int) -> TowerPlan:
 
 def _partition_by_values(config, data, number: int) -> TowerPlan:
   """Features whose values say something of each other share a tower."""
+  tables = {f.source for f in _find_features(data)}
+  _check_number(number, tables)  # before the work
   # Late: samples need a task, and tasks of towers come here first.
   from genrec_jax.planner.feature_distances import measure_cooccurrence
   from genrec_jax.train import tower_samples
@@ -178,27 +182,53 @@ def _partition_by_values(config, data, number: int) -> TowerPlan:
   similarity = measure_cooccurrence(
     looked.codes(), looked.present, looked.strata()
   ).scale()
-  return _partition(
+  distances = similarity.to_distances('coherent')
+  plan = _partition(
     lambda: partition_features(
-      looked.features,
-      similarity.to_distances('coherent'),
-      number,
-      seed=config.seed,
+      looked.features, distances, number, seed=config.seed
     ),
     looked.features,
     number,
     strategy='cooccurrence_by_label',
     samples=similarity.samples,
   )
+  _tell_distances(plan, [f.name for f in looked.features], distances)
+  return plan
+
+
+def _tell_distances(plan: TowerPlan, names: list[str], distances) -> None:
+  tower = np.array([plan.find_tower(name) for name in names])
+  together = tower[:, None] == tower[None]
+  apart, others = distances[~together], ~np.eye(len(names), dtype=bool)
+  within = distances[together & others]
+  if not len(apart) or not len(within):
+    return
+  doubt = ''
+  if within.mean() > 0.95 * apart.mean():
+    doubt = (
+      ': hardly less, so that these towers may be chance; see '
+      'genrec_jax.train.partition_towers for other ways to choose them'
+    )
+  LOG.info(
+    'model.towers: features of a tower are %.3f apart in the mean, those of '
+    'two towers %.3f%s',
+    within.mean(),
+    apart.mean(),
+    doubt,
+  )
 
 
 def _partition(make, features, number: int, **facts) -> TowerPlan:
-  if number > len({f.source for f in features}):
-    raise ConfigError(
-      f'model.towers asks for {number} towers, and there are '
-      f'{len({f.source for f in features})} tables; every tower needs one'
-    )
+  _check_number(number, {f.source for f in features})
   return make().plan(**facts)
+
+
+def _check_number(number: int, tables: set[str]) -> None:
+  if number > len(tables):
+    raise ConfigError(
+      f'model.towers asks for {number} towers, and there are {len(tables)} '
+      'tables; every tower needs one'
+    )
 
 
 def _check(plan: TowerPlan, data, path) -> None:

@@ -89,11 +89,19 @@ def load_samples(data, task: Ranking, samples: int, seed: int) -> TowerSamples:
       column = split.names.ids.index(feature.name)
       present[feature.name] = rows.ids[:, column] != PAD
   values = {f.name: max(0, f.rows - _NOT_VALUES) for f in tabled}
-  sizes = tuple(_measure_feature(task, f) for f in tabled)
+  # What these examples read, and not what they may read at most.
+  reads = {
+    f.name: float(rows.bags[f.name].lengths.mean()) if f.pooled else 1.0
+    for f in tabled
+  }
+  sizes = tuple(_measure_feature(task, f, reads[f.name]) for f in tabled)
   return TowerSamples(sizes, rows, present, values, split.names)
 
 
-def _measure_feature(task: Ranking, feature: FeatureSpec) -> TowerFeature:
+def _measure_feature(
+  task: Ranking, feature: FeatureSpec, count: float
+) -> TowerFeature:
+  """A feature of which an example reads so many rows."""
   read = task.expected_reads().get(feature.name)
   if read is None:
     raise ValueError(
@@ -103,7 +111,7 @@ def _measure_feature(task: Ranking, feature: FeatureSpec) -> TowerFeature:
   spec = task.tables()[read.table]
   row = spec.dim * jnp.dtype(spec.dtype).itemsize
   return TowerFeature(
-    feature.name, feature.source, spec.rows * row, read.ids * row
+    feature.name, feature.source, spec.rows * row, count * row
   )
 
 
