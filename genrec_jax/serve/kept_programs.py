@@ -25,62 +25,8 @@ from genrec_jax.data.requests.requests import week_second
 from genrec_jax.features import CANDIDATES, HISTORY
 from genrec_jax.models import kept_requests
 from genrec_jax.models.kept_requests import Place
+from genrec_jax.serve.user_events import Events, find_ages
 from genrec_jax.tasks.request_ranking import RequestRanking
-
-
-@dataclasses.dataclass(frozen=True)
-class Events:
-  """Events of one user, as arrays of rows.
-
-  Attributes:
-    items: name of each feature -> `[N]` int32 rows of its table.
-    action: `[N]` int32 bits.
-    time: `[N]` int64 seconds, or None without times.
-    watch_time: `[N]` float32, or None.
-  """
-
-  items: Mapping[str, np.ndarray]
-  action: np.ndarray
-  time: np.ndarray | None = None
-  watch_time: np.ndarray | None = None
-
-  def __len__(self) -> int:
-    return len(self.action)
-
-  def take(self, some: slice) -> 'Events':
-    return Events(
-      {name: x[some] for name, x in self.items.items()},
-      self.action[some],
-      None if self.time is None else self.time[some],
-      None if self.watch_time is None else self.watch_time[some],
-    )
-
-  def followed_by(self, others: 'Events') -> 'Events':
-    """These, and others behind them."""
-
-    def join(a, b):
-      return None if a is None else np.concatenate([a, b])
-
-    return Events(
-      {name: join(x, others.items[name]) for name, x in self.items.items()},
-      join(self.action, others.action),
-      join(self.time, others.time),
-      join(self.watch_time, others.watch_time),
-    )
-
-  def begins_with(self, others: 'Events') -> bool:
-    """Whether others are the first of these."""
-    if len(others) > len(self):
-      return False
-    mine = self.take(slice(0, len(others)))
-    same = [np.array_equal(x, others.items[n]) for n, x in mine.items.items()]
-    same.append(np.array_equal(mine.action, others.action))
-    for a, b in (
-      (mine.time, others.time),
-      (mine.watch_time, others.watch_time),
-    ):
-      same.append(a is None or np.array_equal(a, b))
-    return all(same)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,13 +286,6 @@ class KeptPrograms:
       group=row,
       int_extras=_stack({features.WEEK_SECOND: seconds}, size, np.int32),
     )
-
-
-def find_ages(events: Events, moment: int) -> np.ndarray:
-  """`[N]` int64 seconds from each event to the moment of a request."""
-  if events.time is None:
-    return np.zeros(len(events), np.int64)
-  return moment - events.time
 
 
 def _pad(values: np.ndarray, size: int, fill: int = 0) -> np.ndarray:

@@ -13,8 +13,10 @@ The demo prints a user's history, its candidates with their scores, and how they
 move when an event is added.
 """
 
+import argparse
 import dataclasses
 import logging
+import os
 import threading
 import time as time_lib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,21 +24,24 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
-from genrec_jax.data.quoting import quote
+from genrec_jax import last_resort
+from genrec_jax.data.quoting import escape, quote
 from genrec_jax.data.requests.requests import (
   RequestDataset,
   Requests,
   keep_oldest,
 )
 from genrec_jax.models import kept_requests
-from genrec_jax.serve.kept_programs import (
-  Asked,
-  Events,
-  KeptPrograms,
-  find_ages,
-)
+from genrec_jax.serve.kept_programs import Asked, KeptPrograms
 from genrec_jax.serve.kv_cache import PagedCache, Share
 from genrec_jax.serve.request_scorer import check_ages
+from genrec_jax.serve.user_events import (
+  EventMemory,
+  Events,
+  Known,
+  find_ages,
+  read_events,
+)
 
 LOG = logging.getLogger('genrec_jax')
 MICRO_BATCH, EXTEND_BY = 256, 16
@@ -95,21 +100,6 @@ class Work:
   rebuilt: int = 0
 
 
-@dataclasses.dataclass
-class _Known:
-  """A user's events, and what tells versions of them apart.
-
-  Attributes:
-    events: all that are remembered.
-    first: number of the first of them among all the user ever had.
-    version: another one after a history was replaced.
-  """
-
-  events: Events
-  first: int = 0
-  version: int = 0
-
-
 class CachedScorer:
   """A `RequestScorer` that keeps what it knows of histories.
 
@@ -166,7 +156,7 @@ class CachedScorer:
       page_tokens=options.page_tokens,
     )
     self.work = Work()
-    self._known: dict[str, _Known] = {}
+    self._events = EventMemory(task.max_history, scorer.reads_oldest)
     self._weights = scorer.weights, object()
     self._counting = threading.Lock()
     self.rebuilds_because = kept_requests.explain_rebuilding(
@@ -207,7 +197,7 @@ class CachedScorer:
     name = str(user)
     with self.cache.hold([name]):
       given = history if history is not None else new_events
-      known = self._known.get(name)
+      known = self._events.get(name)
       if given is None and known is None:
         raise ValueError(
           f'nothing is known of user {quote(name)}; give its history, or '
@@ -221,8 +211,8 @@ class CachedScorer:
       dataset, requests = self._scorer.encode(
         [] if given is None else given, candidates, user, moment, context
       )
-      events = _read_events(dataset, 0, len(dataset.events))
-      known = self._learn(name, events, history is not None)
+      events = read_events(dataset, 0, len(dataset.events))
+      known = self._events.learn(name, events, history is not None)
       moment = self._find_moment(requests, known.events, time)
       if known.events.time is not None:
         check_ages(known.events.time, moment)
@@ -260,8 +250,8 @@ class CachedScorer:
       for name, r in zip(names, numbers, strict=True):
         user = requests.user[r]
         begin = int(dataset.events.offsets[user])
-        known = self._learn(
-          name, _read_events(dataset, begin, int(requests.end[r])), True
+        known = self._events.learn(
+          name, read_events(dataset, begin, int(requests.end[r])), True
         )
         context = dataset.find_context(requests, np.array([r]))
         some = slice(requests.offsets[r], requests.offsets[r + 1])
@@ -298,7 +288,7 @@ class CachedScorer:
   def forget(self, user: str | int) -> None:
     """Drops what is known of a user, its events too."""
     with self.cache.hold([str(user)]):
-      self._known.pop(str(user), None)
+      self._events.forget(str(user))
       self.cache.drop(str(user))
 
   def warm_up(self) -> dict:
@@ -355,43 +345,6 @@ class CachedScorer:
 
   # --- Histories
 
-  def _learn(self, name: str, events: Events, is_whole: bool) -> _Known:
-    """The events of a user, with those that were given."""
-    known = self._known.get(name)
-    most, oldest = self._task.max_history, self._scorer.reads_oldest
-    if known is None or (is_whole and not self._continues(known, events)):
-      version = 0 if known is None else known.version + 1
-      known = _Known(events, 0, version)
-    elif is_whole:
-      known = _Known(events, 0, known.version)
-    else:
-      if known.events.time is not None and len(events) and len(known.events):
-        if events.time[0] < known.events.time[-1]:
-          raise ValueError(
-            f'new_events begin at {events.time[0]:,}, before the latest event '
-            f'that is known of user {quote(name)}, at '
-            f'{known.events.time[-1]:,}; give its whole history anew'
-          )
-      known = _Known(
-        known.events.followed_by(events), known.first, known.version
-      )
-    if is_whole and len(known.events) > most and not oldest:
-      cut = len(known.events) - most
-      known = _Known(
-        known.events.take(slice(cut, None)), known.first + cut, known.version
-      )
-    elif len(known.events) > most:
-      cut = 0 if oldest else len(known.events) - most
-      kept = slice(cut, cut + most)
-      known = _Known(known.events.take(kept), known.first + cut, known.version)
-    self._known[name] = known
-    return known
-
-  def _continues(self, known: _Known, events: Events) -> bool:
-    """Whether a whole history has the known events at its beginning."""
-    rest = events.take(slice(known.first, None))
-    return rest.begins_with(known.events)
-
   def _find_moment(self, requests: Requests, events: Events, time) -> int:
     if requests.time is None:
       return 0
@@ -406,7 +359,7 @@ class CachedScorer:
       )
     return moment
 
-  def _stamp(self, version, known: _Known, asked: Asked):
+  def _stamp(self, version, known: Known, asked: Asked):
     """All that the rows of a history depend on, but its later events."""
     c = self._task.model_config
     found = [version, known.version, known.first]
@@ -422,7 +375,7 @@ class CachedScorer:
   # --- Scores
 
   def _score_known(
-    self, asked: Sequence[tuple[str, _Known, Asked]]
+    self, asked: Sequence[tuple[str, Known, Asked]]
   ) -> list[np.ndarray]:
     """Scores of users that are held, in their order."""
     weights, version = self._weights
@@ -481,7 +434,7 @@ class CachedScorer:
     ages = np.repeat(find_ages(events, asked.moment), self._programs.each)
     return np.concatenate([np.zeros(self._programs.slots, np.int64), ages])
 
-  def _keep(self, weights, stamp, name: str, known: _Known, asked: Asked):
+  def _keep(self, weights, stamp, name: str, known: Known, asked: Asked):
     """The entry of a user, with all of its events."""
     programs, events = self._programs, known.events
     wanted = programs.count_tokens(len(events))
@@ -527,12 +480,33 @@ def _fill(slots: np.ndarray, room: int, fill: int) -> np.ndarray:
   return out
 
 
-def _read_events(dataset: RequestDataset, begin: int, end: int) -> Events:
-  """The events of a dataset between two positions."""
-  store, some = dataset.events, slice(begin, end)
-  return Events(
-    {name: np.asarray(x[some]) for name, x in store.items.items()},
-    np.asarray(store.action[some]),
-    None if store.time is None else np.asarray(store.time[some]),
-    None if store.watch_time is None else np.asarray(store.watch_time[some]),
+def main(argv: list[str] | None = None) -> int:
+  args = _make_parser().parse_args(argv)
+  # Late, so that --help need not wait for JAX's devices.
+  from genrec_jax.serve import mfalcon_demo
+
+  os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+  lines = mfalcon_demo.run_demo(args.workdir, args.user, args.checkpoint)
+  last_resort.print_result(escape('\n'.join(lines), keep='\n'))
+  return 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    prog='python -m genrec_jax.serve.mfalcon',
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
+  parser.add_argument('--workdir', required=True, help='of a trained run')
+  parser.add_argument(
+    '--demo', action='store_true', required=True, help='show a user, and end'
+  )
+  parser.add_argument('--user', default='', help='as the data name it')
+  parser.add_argument(
+    '--checkpoint', choices=('best', 'latest'), default='best'
+  )
+  return parser
+
+
+if __name__ == '__main__':
+  last_resort.run_command(main, 'scoring')
