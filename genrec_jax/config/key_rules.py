@@ -288,6 +288,7 @@ RANKING = {
 REQUESTS = {
   **_PREDICT,
   'predict.keep': some(NAME),
+  'predict.cache_mb': ZERO_OR_MORE,
   'predict.columns.user': NAME,
   'predict.columns.item': NAME,
   'predict.columns.time': TEXT,

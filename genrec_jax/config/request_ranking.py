@@ -110,6 +110,11 @@ def request_ranking() -> ConfigDict:
         # get an apostrophe in front.
         'escape_formulas': False,
         'checkpoint': 'best',  # The 'best' checkpoint, or the 'latest'.
+        # So many MB hold what the model stu has computed of histories, so that
+        # candidates of a request, and later requests of a user, share it; 0
+        # computes each history with each example. See
+        # docs/generative_ranking.md#thousands-of-candidates.
+        'cache_mb': 0.0,
       },
       'report': {
         'bins': 20,  # Bins of the calibration curve.

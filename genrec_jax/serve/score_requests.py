@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from genrec_jax import interruption
-from genrec_jax.config import request_models
+from genrec_jax.config import ConfigError, request_models
 from genrec_jax.contracts import EvalRuntime, Extensions, Task
 from genrec_jax.data.requests import prepared, request_files
-from genrec_jax.data.requests.requests import RequestDataset
+from genrec_jax.data.requests.requests import RequestDataset, Requests
 from genrec_jax.parallel import job
-from genrec_jax.serve import prediction_files, prediction_paths
+from genrec_jax.serve import mfalcon, prediction_files, prediction_paths
 from genrec_jax.serve.prediction_files import CandidateScores
 from genrec_jax.serve.request_inputs import CandidateFile
 from genrec_jax.serve.request_scorer import RequestScorer
 
 LOG = logging.getLogger('genrec_jax')
+Score = Callable[[RequestDataset, Requests], Iterator[np.ndarray]]
 _OURS = ('request', 'user', 'step', 'time')  # columns of predictions
 _COUNTED = (
   'unknown_items',
@@ -58,6 +59,7 @@ def write_request_scores(
   scorer = RequestScorer.load(
     workdir, config, predict.checkpoint, extensions, make_runtime
   )
+  score = _choose_way(config, scorer, make_runtime)
   dataset = _load_data(config, workdir, extensions)
   file = None
   if source:
@@ -73,7 +75,7 @@ def write_request_scores(
       {'request', *prediction_files.name_scores(scorer.labels)},
     )
     _refuse_own_names(file, scorer)
-    made, total = _score_file(scorer, file), None
+    made, total = _score_file(scorer, file, score), None
   else:
     split = dataset.splits.get('test')
     if split is None:
@@ -82,7 +84,8 @@ def write_request_scores(
         '--config.predict.input'
       )
     _warn_of_unknown(scorer, split)
-    made, total = _score_split(scorer, dataset, split), split.candidates
+    made = _score_split(scorer, dataset, split, score)
+    total = split.candidates
   done = 0
   with prediction_paths.open_output(output, predict, total, 'candidate') as (
     written,
@@ -145,8 +148,34 @@ def _warn_of_unknown(scorer: RequestScorer, split) -> None:
     )
 
 
+def _choose_way(config, scorer: RequestScorer, make_runtime) -> Score:
+  """How requests are scored: (dataset, requests) -> scores, some at a time."""
+  size = config.predict.get('cache_mb', 0.0)
+  if not size:
+    room = (0, 0)
+
+    def score_whole(dataset, requests):
+      # It only grows: each room is a program to compile.
+      nonlocal room
+      more = scorer.find_room(dataset, requests)
+      room = tuple(map(max, room, more))
+      return scorer.score_requests(dataset, requests, room=room)
+
+    return score_whole
+  if make_runtime is not None:
+    raise ConfigError(
+      f'predict.cache_mb={size}: histories are kept on one device; leave out '
+      'the mesh (parallel.hosts, parallel.devices), or the cache'
+    )
+  options = mfalcon.CacheOptions(device_bytes=size * 1e6)
+  try:
+    return mfalcon.CachedScorer(scorer, options).score_requests
+  except ValueError as e:
+    raise ConfigError(f'predict.cache_mb={size}: {e}') from None
+
+
 def _score_split(
-  scorer: RequestScorer, dataset: RequestDataset, split
+  scorer: RequestScorer, dataset: RequestDataset, split, score: Score
 ) -> Iterator[CandidateScores]:
   done, taken = 0, {*_OURS, *prediction_files.name_scores(scorer.labels)}
   names = {
@@ -157,7 +186,7 @@ def _score_split(
   asked_with = {
     name: f'request_{name}' if name in taken else name for name in split.context
   }
-  for scores in scorer.score_requests(dataset, split):
+  for scores in score(dataset, split):
     some = slice(done, done + len(scores))
     at = np.arange(some.start, some.stop)
     request = np.searchsorted(split.offsets, at, 'right') - 1
@@ -176,15 +205,10 @@ def _score_split(
 
 
 def _score_file(
-  scorer: RequestScorer, file: CandidateFile
+  scorer: RequestScorer, file: CandidateFile, score: Score
 ) -> Iterator[CandidateScores]:
-  room = (0, 0)
   for block in file.read():
-    # It only grows: each room is a program to compile.
-    more = scorer.find_room(file.dataset, block.requests)
-    room = tuple(map(max, room, more))
-    scores = scorer.score_requests(file.dataset, block.requests, room=room)
-    scores = np.concatenate(list(scores))
+    scores = np.concatenate(list(score(file.dataset, block.requests)))
     yield CandidateScores(block.number, block.named, scorer.labels, scores)
 
 

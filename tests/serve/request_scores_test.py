@@ -9,6 +9,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
+from genrec_jax.config import ConfigError
 from genrec_jax.serve import request_inputs, score_requests
 from genrec_jax.serve.request_scorer import RequestScorer
 from tests.serve import request_runs
@@ -116,6 +117,24 @@ def test_test_split_is_scored_whole(rated, scorer, loaded, tmp_path):
     films = [film for _, film, _ in events[-10:]]
     found = score_films(scorer, events[:-10], films, user, events[-11][0])
     assert_close(scores[10 * number : 10 * number + 10], found)
+
+
+def test_histories_may_be_kept(rated, loaded, tmp_path):
+  _, wanted = predict(rated, tmp_path)
+  told, found = predict(rated, tmp_path, cache_mb=4)
+  assert told['rows'] == len(wanted)
+  np.testing.assert_allclose(scores_of(found), scores_of(wanted), rtol=1e-5)
+  for one, other in zip(found, wanted, strict=True):
+    assert one['movie_id'] == other['movie_id']
+  *_, log = rated
+  lines = ['user,movie_id'] + [
+    f'{user},{film}' for user in log for film in (5, 6)
+  ]
+  _, wanted = predict(rated, tmp_path, lines)
+  _, found = predict(rated, tmp_path, lines, cache_mb=4)
+  np.testing.assert_allclose(scores_of(found), scores_of(wanted), rtol=1e-5)
+  with pytest.raises(ConfigError, match='predict.cache_mb=0.001: the cache'):
+    predict(rated, tmp_path, cache_mb=0.001)
 
 
 def test_a_file_with_times_reads_histories_up_to_them(
