@@ -95,6 +95,29 @@ REQUESTS = {
     ),
     'where': {'kind': 'mean'},
   },
+  'mfalcon': {
+    'files': ('cpu2/mfalcon',),
+    'columns': (
+      ('way/events/candidates', 'case', ''),
+      ('core-ms', 'core_ms', ',.1f'),
+      ('of a candidate', 'per_candidate_ms', '.3f'),
+      ('one pass takes, times', 'of_pass_x', '.2f'),
+      ('kept, MB', 'kept_mb', '.1f'),
+      ('users in a GB', 'users_per_gb', ',.0f'),
+    ),
+  },
+  'gr_inference_parity': {
+    'files': ('cpu2/gr_inference_parity',),
+    'columns': (
+      ('variant', 'case', ''),
+      ('kept', 'kept', '.1e'),
+      ('three at a time', 'runs', '.1e'),
+      ('singly', 'singly', '.1e'),
+      ('events added', 'appended', '.1e'),
+      ('kept in bfloat16', 'bfloat16', '.1e'),
+      ('pairs of candidates that changed places', 'pairs_moved', '.2%'),
+    ),
+  },
   'gr_memory': {
     'files': ('cpu2/gr_memory',),
     'columns': (

@@ -1,4 +1,4 @@
-"""The programs of `serve.mfalcon`: what they take, and their few shapes.
+"""The programs of `serve.cached_scorer`: what they take, and their few shapes.
 
 A program is compiled for each rung of a ladder of lengths, when the service
 starts. Everything a request asks for is cut and padded to one of these shapes,

@@ -1,492 +1,216 @@
-"""Scores of thousands of candidates at the cost of few: M-FALCON with a cache.
+"""A user of a generative ranker, scored by M-FALCON, as a command shows it.
 
     python -m genrec_jax.serve.mfalcon --workdir=DIR --demo [--user=NAME]
 
-`CachedScorer` computes the keys and values of a user's history once, keeps them
-(`kv_cache`), and runs candidates against them in micro-batches of one shape
-(arXiv 2402.17152, algorithm 1). An event that is added costs one token, where
-the model counts places and times from the start of the history
-(`model.counted_from='start'`, `models.kept_requests.explain_rebuilding`); else
-what is kept serves the requests of one moment.
-
-The demo prints a user's history, its candidates with their scores, and how they
-move when an event is added.
+Prints a user's history, its candidates with their scores, and how they move
+when an event is added. `cached_scorer.CachedScorer` does the work.
 """
 
 import argparse
 import dataclasses
-import logging
 import os
-import threading
-import time as time_lib
-from collections.abc import Iterator, Mapping, Sequence
+import pathlib
+import time
 
-import jax
 import numpy as np
+from ml_collections import ConfigDict
 
+from genrec_jax import config as config_lib
 from genrec_jax import last_resort
-from genrec_jax.data.quoting import escape, quote
-from genrec_jax.data.requests.requests import (
-  RequestDataset,
-  Requests,
-  keep_oldest,
-)
-from genrec_jax.models import kept_requests
-from genrec_jax.serve.kept_programs import Asked, KeptPrograms
-from genrec_jax.serve.kv_cache import PagedCache, Share
-from genrec_jax.serve.request_scorer import check_ages
-from genrec_jax.serve.user_events import (
-  EventMemory,
-  Events,
-  Known,
-  find_ages,
-  read_events,
-)
+from genrec_jax.checkpoint.inspect_text import format_columns
+from genrec_jax.data.quoting import escape
+from genrec_jax.data.requests import prepared
+from genrec_jax.data.requests.requests import RequestDataset, Requests
+from genrec_jax.formatting import format_bytes
+from genrec_jax.serve.cached_scorer import CachedScorer
+from genrec_jax.serve.request_scorer import RequestScorer
+from genrec_jax.serve.user_events import Events, read_events
 
-LOG = logging.getLogger('genrec_jax')
-MICRO_BATCH, EXTEND_BY = 256, 16
+_SHOWN_EVENTS, _SHOWN_CANDIDATES, _LATER = 8, 10, 60
 
 
-@dataclasses.dataclass(frozen=True)
-class CacheOptions:
-  """What a `CachedScorer` may use.
+def run_demo(
+  workdir: str | os.PathLike, user: str = '', checkpoint: str = 'best'
+) -> list[str]:
+  """Lines about one user: its history, its candidates, and one event more.
 
-  Attributes:
-    device_bytes: of keys and values on the device.
-    host_bytes: of those that have no room there.
-    dtype: 'float32' or 'bfloat16', of what is kept.
-    micro_batch: candidates of a user that are scored at once; the model's
-      `data.max_candidates` if that is less.
-    users: whose candidates are scored together, at most.
-    page_tokens: tokens of a page of the device.
-    extend_by: events that are added at once, at most; more are added in turns.
+  Args:
+    workdir: of a trained run of model 'stu', whose data are there.
+    user: as the data name it; '' is the one of the test split with the longest
+      history.
+    checkpoint: 'best' or 'latest'.
+
+  Raises:
+    ValueError: there is no such user, or no request of it.
   """
-
-  device_bytes: float = 1 << 30
-  host_bytes: float = 0
-  dtype: str = 'float32'
-  micro_batch: int = MICRO_BATCH
-  users: int = 1
-  page_tokens: int = 64
-  extend_by: int = EXTEND_BY
-
-  def __post_init__(self):
-    for name in ('micro_batch', 'users', 'page_tokens', 'extend_by'):
-      if getattr(self, name) < 1:
-        raise ValueError(
-          f'{name} must be at least 1, not {getattr(self, name)}'
-        )
-
-
-@dataclasses.dataclass
-class Work:
-  """What was computed, in requests and tokens.
-
-  Attributes:
-    requests: that were scored.
-    candidates: of them.
-    kept: histories that were computed as a whole.
-    kept_events: events of these.
-    extended_events: events that were added to what was kept.
-    rebuilt: histories that were computed as a whole although something was kept
-      of them: by other weights, for another moment, or of other events.
-  """
-
-  requests: int = 0
-  candidates: int = 0
-  kept: int = 0
-  kept_events: int = 0
-  extended_events: int = 0
-  rebuilt: int = 0
-
-
-class CachedScorer:
-  """A `RequestScorer` that keeps what it knows of histories.
-
-      scorer = CachedScorer(RequestScorer.load('/tmp/run'))
-      scorer.warm_up()
-      scorer.score('ann', candidates, history=events)   # all of the history
-      scorer.score('ann', candidates)                   # of the same events
-      scorer.score('ann', candidates, new_events=one)   # and one more
-
-  Scores are those of `RequestScorer.score`, but for the order of sums; with a
-  cache in bfloat16 they are near them. It may be called from several threads:
-  calls of one user wait for each other.
-
-  Attributes:
-    cache: the `PagedCache`.
-    work: what was computed so far.
-  """
-
-  def __init__(self, scorer, options: CacheOptions = CacheOptions()):
-    """Makes an empty cache; nothing is compiled yet.
-
-    Args:
-      scorer: a `RequestScorer` of a run of model 'stu', on one device.
-      options: what may be used.
-
-    Raises:
-      ValueError: nothing can be kept for this model; the message says why.
-    """
-    task = scorer.task
-    config = task.model_config
-    if not isinstance(config, kept_requests.Config):
-      raise ValueError(
-        'only the model stu keeps something of a history; this run has another '
-        'one, whose cost does not depend on it'
-      )
-    if why := kept_requests.explain_refusal(config):
-      raise ValueError(
-        f'nothing can be kept of histories for candidates, because of {why}'
-      )
-    self._scorer, self._task, self.options = scorer, task, options
-    self._programs = KeptPrograms(
-      task,
-      scorer.runtime,
-      micro_batch=min(options.micro_batch, task.max_candidates),
-      users=options.users,
-      extend_by=min(options.extend_by, task.max_history),
+  workdir = pathlib.Path(workdir)
+  if not (workdir / 'config.json').exists():
+    raise FileNotFoundError(
+      f'{workdir} is not the workdir of a run (no config.json); train first'
     )
-    self.cache = PagedCache(
-      width=self._programs.width,
-      most_tokens=self._programs.most_tokens,
-      device_bytes=options.device_bytes,
-      host_bytes=options.host_bytes,
-      dtype=options.dtype,
-      page_tokens=options.page_tokens,
+  config = ConfigDict(config_lib.read_config(workdir / 'config.json'))
+  scorer = RequestScorer.load(workdir, config, checkpoint)
+  cached = CachedScorer(scorer)
+  cache = config.data.cache or workdir / 'data'
+  dataset = prepared.load(config.data, cache, lambda *_: None)
+  requests = dataset.splits.get('test') or dataset.splits['valid']
+  number = _choose_request(dataset, requests, user)
+  one = _take_request(requests, number)
+  row = int(requests.user[number])
+  begin, end = int(dataset.events.offsets[row]), int(requests.end[number])
+  events = read_events(dataset, begin, end)
+  lines = [
+    f'user {dataset.user_ids[row]}: {len(events)} events, the latest last',
+    '',
+    *_show_events(scorer, events),
+    '',
+  ]
+  began = time.perf_counter()
+  before = next(cached.score_requests(dataset, one))
+  first = time.perf_counter() - began
+  began = time.perf_counter()
+  next(cached.score_requests(dataset, one))
+  again = time.perf_counter() - began
+  order = np.argsort(-before[:, 0], kind='stable')
+  best = int(order[0])
+  longer, later = _add_event(dataset, one, begin, end, best)
+  after = next(cached.score_requests(longer, later))
+  added = f'{scorer.spec.items[0].name} {_name_items(scorer, one)[best]}'
+  lines += [
+    f'candidates by {scorer.labels[0]}, and after an event more ({added}):',
+    '',
+    *_show_candidates(scorer, one, before, after, order),
+    '',
+  ]
+  work, counts = cached.work, cached.cache.counts
+  kept = cached.cache.row_bytes * cached._programs.count_tokens(len(events))
+  lines += [
+    f'the first answer took {1e3 * first:.0f} ms, programs included, the same '
+    f'again {1e3 * again:.1f} ms',
+    f'histories computed: {work.kept}, events added: {work.extended_events}, '
+    f'found in the cache: {counts.hits}; the history of this user takes '
+    f'{format_bytes(kept)}',
+  ]
+  if cached.rebuilds_because:
+    lines.append(
+      'a new event makes the history anew, because of '
+      f'{cached.rebuilds_because}'
     )
-    self.work = Work()
-    self._events = EventMemory(task.max_history, scorer.reads_oldest)
-    self._weights = scorer.weights, object()
-    self._counting = threading.Lock()
-    self.rebuilds_because = kept_requests.explain_rebuilding(
-      config, self._programs.slots
-    )
-
-  # --- Calls
-
-  def score(
-    self,
-    user: str | int,
-    candidates,
-    *,
-    history=None,
-    new_events=None,
-    time: float | str | None = None,
-    context: Mapping[str, object] | None = None,
-  ) -> np.ndarray:
-    """Scores of N candidates, `[N, L]` float32, as `RequestScorer.score` gives.
-
-    Args:
-      user: whose history is kept; also names its context, as in
-        `RequestScorer.score`.
-      candidates: any number of them.
-      history: all events of the user, the latest last. Those that are known
-        already are not computed again. None: those that are known.
-      new_events: events behind those that are known, in place of `history`.
-      time: when is asked; None is the time of the last event.
-      context: as in `RequestScorer.score`.
-
-    Raises:
-      ValueError: as there; or nothing is known of the user and neither
-        `history` nor `new_events` is given; or an event is older than the
-        latest that is known.
-    """
-    if history is not None and new_events is not None:
-      raise ValueError('give history, or new_events that follow it, not both')
-    name = str(user)
-    with self.cache.hold([name]):
-      given = history if history is not None else new_events
-      known = self._events.get(name)
-      if given is None and known is None:
-        raise ValueError(
-          f'nothing is known of user {quote(name)}; give its history, or '
-          'new_events as the first ones'
-        )
-      # Encoded without the moment, which may be that of a known event.
-      last = None if known is None else known.events
-      moment = time
-      if time is None and given is None and last.time is not None:
-        moment = int(last.time[-1]) if len(last) else None
-      dataset, requests = self._scorer.encode(
-        [] if given is None else given, candidates, user, moment, context
-      )
-      events = read_events(dataset, 0, len(dataset.events))
-      known = self._events.learn(name, events, history is not None)
-      moment = self._find_moment(requests, known.events, time)
-      if known.events.time is not None:
-        check_ages(known.events.time, moment)
-      context = {n: int(x[0]) for n, x in dataset.context.items()}
-      asked = Asked(context, moment, requests.items)
-      return self._score_known([(name, known, asked)])[0]
-
-  def score_requests(
-    self, dataset: RequestDataset, requests: Requests
-  ) -> Iterator[np.ndarray]:
-    """Scores of the candidates of requests, in their order, some at a time.
-
-    Args:
-      dataset: the events, in rows of these tables.
-      requests: the requests; they need no labels.
-    """
-    if self._scorer.reads_oldest:
-      requests = keep_oldest(dataset.events, requests, self._task.max_history)
-    size = self.options.users
-    for first in range(0, len(requests), size):
-      together, taken = [], set()
-      for r in range(first, min(first + size, len(requests))):
-        user = int(requests.user[r])
-        if user in taken:  # two moments of one user: one after the other
-          yield from self._score_dataset(dataset, requests, together)
-          together, taken = [], set()
-        together.append(r)
-        taken.add(user)
-      yield from self._score_dataset(dataset, requests, together)
-
-  def _score_dataset(self, dataset, requests, numbers: Sequence[int]):
-    names = [f'row {int(requests.user[r])}' for r in numbers]
-    with self.cache.hold(names):
-      asked = []
-      for name, r in zip(names, numbers, strict=True):
-        user = requests.user[r]
-        begin = int(dataset.events.offsets[user])
-        known = self._events.learn(
-          name, read_events(dataset, begin, int(requests.end[r])), True
-        )
-        context = dataset.find_context(requests, np.array([r]))
-        some = slice(requests.offsets[r], requests.offsets[r + 1])
-        asked.append((
-          name,
-          known,
-          Asked(
-            {n: int(x[0]) for n, x in context.items()},
-            0 if requests.time is None else int(requests.time[r]),
-            {n: x[some] for n, x in requests.items.items()},
-          ),
-        ))  # fmt: skip
-      found = self._score_known(asked)
-    yield from (scores for scores in found if len(scores))
-
-  def use(self, scorer) -> None:
-    """Scores with other weights from now on; what is kept is made anew.
-
-    Calls that are running end with the weights they began with.
-
-    Args:
-      scorer: of the same run, with weights of another step.
-    """
-    shapes = [
-      jax.tree.map(lambda x: (x.shape, x.dtype), weights)
-      for weights in (scorer.weights, self._weights[0])
-    ]
-    if shapes[0] != shapes[1] or scorer.spec != self._task.spec:
-      raise ValueError(
-        'these are weights of another model, or for other requests'
-      )
-    self._weights = scorer.weights, object()
-
-  def forget(self, user: str | int) -> None:
-    """Drops what is known of a user, its events too."""
-    with self.cache.hold([str(user)]):
-      self._events.forget(str(user))
-      self.cache.drop(str(user))
-
-  def warm_up(self) -> dict:
-    """Compiles every program that calls may need.
-
-    Returns:
-      {'programs', 'seconds'}.
-    """
-    begin = time_lib.perf_counter()
-    programs, spec = self._programs, self._task.spec
-    weights, _ = self._weights
-    timed = np.zeros(0, np.int64) if spec.timed else None
-    watched = np.zeros(0, np.float32) if spec.watch_time else None
-    none = np.zeros(0, np.int32)
-
-    def make(count):
-      return Events(
-        {f.name: np.zeros(count, np.int32) for f in spec.items},
-        np.zeros(count, np.int32),
-        None if timed is None else np.zeros(count, np.int64),
-        None if watched is None else np.zeros(count, np.float32),
-      )
-
-    asked = Asked(
-      dict.fromkeys(spec.context_columns, 0), 0,
-      {f.name: none for f in spec.candidate_features},
-    )  # fmt: skip
-    for rung in programs.rungs:
-      rows = programs.keep(weights, make(rung), asked)
-      share = Share('', '', 0, 0)
-      with self.cache.hold(['']):
-        self.cache.put(rows, [share])
-      room = programs.find_room(1, rung, programs.each * programs.extend_by)
-      if not self.rebuilds_because:
-        kept = self.cache.read(np.full(room, self.cache.no_slot))
-        fresh = programs.extend(
-          weights, make(0), programs.slots, [], kept, asked, rung
-        )
-        with self.cache.hold(['']):
-          self.cache.put(fresh, [share])
-      for count in {1, programs.users}:
-        room = programs.find_room(count, rung, programs.micro_batch)
-        kept = self.cache.read(np.full(room, self.cache.no_slot))
-        known = [programs.slots] + [0] * (count - 1)
-        jax.block_until_ready(
-          programs.score(weights, [asked], 0, known, [], kept, rung)
-        )
-    self.cache.warm_up()
-    self.cache.drop('')
-    return {
-      'programs': len(programs.compiled),
-      'seconds': time_lib.perf_counter() - begin,
-    }
-
-  # --- Histories
-
-  def _find_moment(self, requests: Requests, events: Events, time) -> int:
-    if requests.time is None:
-      return 0
-    last = int(events.time[-1]) if len(events) else 0
-    moment = int(requests.time[0])
-    if time is None:
-      return max(moment, last)
-    if moment < last:
-      raise ValueError(
-        f'time is {moment:,}, before the latest event that is known, at '
-        f'{last:,}'
-      )
-    return moment
-
-  def _stamp(self, version, known: Known, asked: Asked):
-    """All that the rows of a history depend on, but its later events."""
-    c = self._task.model_config
-    found = [version, known.version, known.first]
-    if self._programs.slots:
-      found.append(tuple(asked.context.items()))
-      found.append(len(known.events) >= c.min_context_events)
-    if self.rebuilds_because:
-      found.append(len(known.events))
-      if c.counted_from == 'request':
-        found.append(asked.moment)
-    return tuple(found)
-
-  # --- Scores
-
-  def _score_known(
-    self, asked: Sequence[tuple[str, Known, Asked]]
-  ) -> list[np.ndarray]:
-    """Scores of users that are held, in their order."""
-    weights, version = self._weights
-    programs, labels = self._programs, len(self._task.labels)
-    entries = []
-    for name, known, one in asked:
-      if len(one):
-        stamp = self._stamp(version, known, one)
-        entries.append(self._keep(weights, stamp, name, known, one))
-      else:
-        entries.append(None)
-    with self._counting:
-      self.work.requests += len(asked)
-      self.work.candidates += sum(len(one) for *_, one in asked)
-    scored = [i for i, entry in enumerate(entries) if entry is not None]
-    found = [np.zeros((0, labels), np.float32) for _ in asked]
-    if not scored:
-      return found
-    # All alike: of the shapes that were compiled.
-    count = 1 if len(scored) == 1 else programs.users
-    some = [asked[i] for i in scored]
-    rung = programs.find_rung(max(len(known.events) for _, known, _ in some))
-    size = programs.micro_batch
-    slots, ages = [], []
-    for i, (_, known, one) in zip(scored, some, strict=True):
-      slots += [
-        self.cache.list_slots(entries[i]), np.full(size, self.cache.no_slot)
-      ]  # fmt: skip
-      ages += [self._list_ages(known.events, one), np.zeros(size, np.int64)]
-    kept = self.cache.read(
-      _fill(
-        np.concatenate(slots),
-        programs.find_room(count, rung, size),
-        self.cache.no_slot,
-      )
-    )
-    ages = np.concatenate(ages)
-    tokens = [programs.count_tokens(len(k.events)) for _, k, _ in some]
-    tokens += [0] * (count - len(some))
-    most = max(len(one) for *_, one in some)
-    # Fetched at the end: while one run is computed the next is prepared.
-    runs = [
-      programs.score(
-        weights, [one for *_, one in some], start, tokens, ages, kept, rung
-      )
-      for start in range(0, most, size)
-    ]
-    scores = np.concatenate(jax.device_get(runs), axis=1)
-    for n, i in enumerate(scored):
-      found[i] = scores[n, : len(asked[i][2])]
-      if not np.isfinite(found[i]).all():
-        raise FloatingPointError('the model scores some candidates NaN')
-    return found
-
-  def _list_ages(self, events: Events, asked: Asked) -> np.ndarray:
-    ages = np.repeat(find_ages(events, asked.moment), self._programs.each)
-    return np.concatenate([np.zeros(self._programs.slots, np.int64), ages])
-
-  def _keep(self, weights, stamp, name: str, known: Known, asked: Asked):
-    """The entry of a user, with all of its events."""
-    programs, events = self._programs, known.events
-    wanted = programs.count_tokens(len(events))
-    was_kept = self.cache.peek(name) is not None
-    entry = self.cache.find(name, stamp)
-    is_stale = was_kept and entry is None
-    more = len(events)
-    if entry is not None:
-      more = (wanted - entry.tokens) // programs.each
-    # Adding many is dearer than beginning anew.
-    if entry is None or more > max(len(events) // 2, programs.extend_by):
-      rows = programs.keep(weights, events, asked)
-      self.cache.put(rows, [Share(name, stamp, 0, wanted)])
-      with self._counting:
-        self.work.kept += 1
-        self.work.kept_events += len(events)
-        self.work.rebuilt += is_stale
-      return self.cache.peek(name)
-    rung = programs.find_rung(len(events))
-    ages = self._list_ages(events, asked)
-    by = programs.extend_by
-    room = programs.find_room(1, rung, programs.each * by)
-    while entry.tokens < wanted:
-      done = (entry.tokens - programs.slots) // programs.each
-      new = events.take(slice(done, done + by))
-      kept = self.cache.read(
-        _fill(self.cache.list_slots(entry), room, self.cache.no_slot)
-      )
-      end = entry.tokens + programs.each * len(new)
-      rows = programs.extend(
-        weights, new, entry.tokens, ages[:end], kept, asked, rung
-      )
-      count = programs.each * len(new)
-      self.cache.put(rows, [Share(name, stamp, entry.tokens, count)])
-      with self._counting:
-        self.work.extended_events += len(new)
-    return entry
+  return lines
 
 
-def _fill(slots: np.ndarray, room: int, fill: int) -> np.ndarray:
-  out = np.full(room, fill, np.int32)
-  out[: len(slots)] = slots
+def _choose_request(dataset: RequestDataset, requests: Requests, user: str):
+  """The number of a request with candidates, the latest of its user."""
+  asked = np.flatnonzero(np.diff(requests.offsets) > 0)
+  if not len(asked):
+    raise ValueError('the data have no request with candidates to show')
+  if user:
+    names = dataset.user_ids[requests.user[asked]]
+    asked = asked[np.array([str(name) == user for name in names], bool)]
+    if not len(asked):
+      raise ValueError(f'the test split has no request of user {user!r:.100}')
+    return int(asked[-1])
+  begin = dataset.events.offsets[requests.user[asked]]
+  return int(asked[np.argmax(requests.end[asked] - begin)])
+
+
+def _take_request(requests: Requests, number: int) -> Requests:
+  some = slice(requests.offsets[number], requests.offsets[number + 1])
+  one = slice(number, number + 1)
+  return Requests(
+    user=requests.user[one],
+    end=requests.end[one],
+    offsets=np.array([0, some.stop - some.start]),
+    items={name: x[some] for name, x in requests.items.items()},
+    labels={},
+    time=None if requests.time is None else requests.time[one],
+    context={name: x[one] for name, x in requests.context.items()},
+  )
+
+
+def _add_event(
+  dataset: RequestDataset, one: Requests, begin: int, end: int, best: int
+) -> tuple[RequestDataset, Requests]:
+  """The data as if the user had liked its best candidate a minute later."""
+  spec = dataset.spec
+  bit = spec.actions[-1][1] if spec.actions else 0
+  known = read_events(dataset, begin, end)
+  timed = known.time is not None
+  new = Events(
+    {f.name: one.items[f.name][best : best + 1] for f in spec.items},
+    np.array([bit], np.int32),
+    np.array([int(one.time[0])]) if timed else None,
+    np.zeros(1, np.float32) if spec.watch_time else None,
+  )
+  events = known.followed_by(new)
+  store = dataclasses.replace(
+    dataset.events,
+    offsets=_only(dataset.events.offsets, int(one.user[0]), len(events)),
+    items=events.items,
+    action=events.action,
+    time=events.time,
+    watch_time=events.watch_time,
+  )
+  longer = dataclasses.replace(dataset, events=store)
+  moment = one.time + _LATER if timed else None
+  later = dataclasses.replace(one, end=np.array([len(events)]), time=moment)
+  return longer, later
+
+
+def _only(offsets: np.ndarray, user: int, count: int) -> np.ndarray:
+  """Offsets of events that are all of one user."""
+  out = np.zeros_like(offsets)
+  out[user + 1 :] = count
   return out
+
+
+def _show_events(scorer: RequestScorer, events: Events) -> list[str]:
+  names = [f.name for f in scorer.spec.items]
+  some = slice(max(len(events) - _SHOWN_EVENTS, 0), None)
+  shown = events.take(some)
+  texts = {n: scorer.values[n].decode(shown.items[n]) for n in names}
+  rows = []
+  for i in range(len(shown)):
+    row = [str(texts[n][i]) for n in names]
+    bits = [n for n, bit in scorer.spec.actions if shown.action[i] & bit]
+    row.append(', '.join(bits) or '-')
+    if shown.time is not None:
+      row.append(str(np.datetime64(int(shown.time[i]), 's')))
+    rows.append(row)
+  head = [f'<{n}' for n in names] + ['<what was done']
+  head += ['<when'] if shown.time is not None else []
+  return list(format_columns(tuple(head), rows))
+
+
+def _name_items(scorer: RequestScorer, one: Requests) -> list[str]:
+  name = scorer.spec.items[0].name
+  return [str(x) for x in scorer.values[name].decode(one.items[name])]
+
+
+def _show_candidates(scorer, one, before, after, order) -> list[str]:
+  names = _name_items(scorer, one)
+  place = np.empty(len(order), int)
+  place[np.argsort(-after[:, 0], kind='stable')] = np.arange(len(order)) + 1
+  rows = []
+  for rank, i in enumerate(order[:_SHOWN_CANDIDATES].tolist(), 1):
+    moved = after[i, 0] - before[i, 0]
+    rows.append([
+      str(rank), names[i], f'{before[i, 0]:.4f}', f'{after[i, 0]:.4f}',
+      f'{moved:+.4f}', str(place[i]),
+    ])  # fmt: skip
+  item = scorer.spec.items[0].name
+  head = ('>rank', f'<{item}', '>score', '>then', '>moved', '>rank then')
+  lines = list(format_columns(head, rows))
+  if len(order) > _SHOWN_CANDIDATES:
+    lines.append(f'and {len(order) - _SHOWN_CANDIDATES:,} more')
+  return lines
 
 
 def main(argv: list[str] | None = None) -> int:
   args = _make_parser().parse_args(argv)
-  # Late, so that --help need not wait for JAX's devices.
-  from genrec_jax.serve import mfalcon_demo
-
+  # No device that a training may be using is asked for.
   os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-  lines = mfalcon_demo.run_demo(args.workdir, args.user, args.checkpoint)
+  lines = run_demo(args.workdir, args.user, args.checkpoint)
   last_resort.print_result(escape('\n'.join(lines), keep='\n'))
   return 0
 
@@ -497,14 +221,11 @@ def _make_parser() -> argparse.ArgumentParser:
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument('--workdir', required=True, help='of a trained run')
-  parser.add_argument(
-    '--demo', action='store_true', required=True, help='show a user, and end'
-  )
-  parser.add_argument('--user', default='', help='as the data name it')
-  parser.add_argument(
-    '--checkpoint', choices=('best', 'latest'), default='best'
-  )
+  add = parser.add_argument
+  add('--workdir', required=True, help='of a trained run')
+  add('--demo', action='store_true', required=True, help='show a user, and end')
+  add('--user', default='', help='as the data name it')
+  add('--checkpoint', choices=('best', 'latest'), default='best')
   return parser
 
 

@@ -17,7 +17,11 @@ from genrec_jax.contracts import EvalRuntime, Extensions, Task
 from genrec_jax.data.requests import prepared, request_files
 from genrec_jax.data.requests.requests import RequestDataset, Requests
 from genrec_jax.parallel import job
-from genrec_jax.serve import mfalcon, prediction_files, prediction_paths
+from genrec_jax.serve import (
+  cached_scorer,
+  prediction_files,
+  prediction_paths,
+)
 from genrec_jax.serve.prediction_files import CandidateScores
 from genrec_jax.serve.request_inputs import CandidateFile
 from genrec_jax.serve.request_scorer import RequestScorer
@@ -167,9 +171,9 @@ def _choose_way(config, scorer: RequestScorer, make_runtime) -> Score:
       f'predict.cache_mb={size}: histories are kept on one device; leave out '
       'the mesh (parallel.hosts, parallel.devices), or the cache'
     )
-  options = mfalcon.CacheOptions(device_bytes=size * 1e6)
+  options = cached_scorer.CacheOptions(device_bytes=size * 1e6)
   try:
-    return mfalcon.CachedScorer(scorer, options).score_requests
+    return cached_scorer.CachedScorer(scorer, options).score_requests
   except ValueError as e:
     raise ConfigError(f'predict.cache_mb={size}: {e}') from None
 
