@@ -79,8 +79,8 @@ class STU:
       published, is how many tokens and how much time lie between a token and
       the request, so that every new event moves all others. 'start' is the
       place from the start of the history and the time since the event before
-      it: then what is known of a history stays, and `serve.cached_scorer` keeps it
-      from one request of a user to the next.
+      it: then what is known of a history stays, and `serve.cached_scorer`
+      keeps it from one request of a user to the next.
     positions: rows of the table of positions; None is as many as are needed.
     time_buckets: buckets of the age of an event.
     time_bucket_fn: how the bucket grows with the minutes of the age, 'sqrt' or
