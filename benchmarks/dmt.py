@@ -23,6 +23,8 @@ A training step of DLRM with 64 features of one id each, tables 64 wide, on 8 to
          32 features and 4 towers, 512 examples a device. The ways take turns.
          No network is involved: this shows what a step of towers computes, and
          not what they are for.
+  tpu    the collectives of the steps on 16 chips of a v5e as 4 hosts of 4,
+         compiled by libtpu ahead of time, see `benchmarks.dmt_slices`.
 
 Each row of bytes is in the result file at once, and what is there is not
 compiled again, unless `--again` is given.
@@ -32,14 +34,22 @@ import os
 
 import jax
 
-from benchmarks import cli, dmt_time, hlo, table_steps
-from benchmarks.dmt_steps import FLAT, Setting, build, compile_step, settings
+from benchmarks import cli, dmt_slices, dmt_time, hlo, table_steps
+from benchmarks.dmt_steps import (
+  FLAT,
+  SMOKE_SIZES,
+  Setting,
+  build,
+  compile_step,
+  settings,
+)
 from benchmarks.multi_hot import QUICK
 from genrec_jax import planner
+from genrec_jax.parallel import slices
 from genrec_jax.planner import plan_traffic, traffic
 from genrec_jax.runtime import planning
 
-PARTS = ('bytes', 'steps')
+PARTS = ('bytes', 'steps', 'tpu')
 BYTES = (
   'case', 'near_bytes', 'far_bytes', 'values_near_bytes', 'values_far_bytes',
   'values_far_x', 'groups', 'far_peers', 'far_message_bytes', 'formula_off',
@@ -82,6 +92,13 @@ def main(argv: list[str] | None = None) -> None:
     for job in args.jobs:
       rows = dmt_time.time_job(job, args.turns, args.smoke)
       cli.finish(args, 'dmt', rows, dmt_time.COLUMNS, NOTES)
+    return
+  if args.part == 'tpu':
+    if missing := slices.why_not():
+      cli.fail(missing)
+    for setting in dmt_slices.list_settings(args.smoke, SMOKE_SIZES):
+      rows = dmt_slices.send(setting)
+      cli.finish(args, 'dmt', rows, dmt_slices.COLUMNS, NOTES)
     return
   start_devices(8 if args.smoke else 64)
   done = {} if args.again else cli.read_rows(args, 'dmt')

@@ -106,8 +106,13 @@ def settings(smoke: bool) -> Iterator[Setting]:
       yield Setting(*mesh, way)
 
 
-def build(setting: Setting):
-  """(config, task, runtime) of the step, as a run would make them."""
+def build(setting: Setting, mesh=None):
+  """(config, task, runtime) of the step, as a run would make them.
+
+  Args:
+    setting: the step.
+    mesh: of devices that need not be there; None for those of this process.
+  """
   way = setting.way
   names = [f'f{i:03}' for i in range(setting.features)]
   features = [FeatureSpec(n, 'multi_hot', rows=ROWS, max_len=1) for n in names]
@@ -149,7 +154,8 @@ def build(setting: Setting):
     init_std=0.1,  # so that rows, and not biases alone, make the loss
     towers=towers if way.compression else (),
   )
-  return config, task, MeshRuntime(config, task, optax.sgd(0.01))
+  runtime = MeshRuntime(config, task, optax.sgd(0.01), mesh=mesh)
+  return config, task, runtime
 
 
 def compile_step(runtime: MeshRuntime, setting: Setting, options=None):
