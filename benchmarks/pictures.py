@@ -21,8 +21,8 @@ from benchmarks import (
 )
 
 DOCS = pathlib.Path(__file__).parent.parent / 'docs'
-# docs/NAME.svg is drawn from the rows of cpu2/NAME.json; what has neither was
-# not measured yet.
+# docs/NAME.svg is drawn from the rows of cpu2/NAME.json, or those of cpu1 if it
+# was measured on one core; what has neither was not measured yet.
 PICTURES = {
   'check_n_run': check_n_run.draw,
   'dmt_speedup': dmt_picture.draw,
@@ -42,7 +42,8 @@ def main(argv: list[str] | None = None) -> int:
   args = parser.parse_args(argv)
   differing = 0
   for name, draw in PICTURES.items():
-    rows, path = result.RESULTS / 'cpu2' / f'{name}.json', DOCS / f'{name}.svg'
+    found = [result.RESULTS / f'cpu{n}' / f'{name}.json' for n in (2, 1)]
+    rows, path = min(found, key=lambda x: not x.exists()), DOCS / f'{name}.svg'
     if not rows.exists() and not path.exists():
       continue
     picture = draw(json.loads(rows.read_text())['rows'])

@@ -66,6 +66,19 @@ DMT = {
     ),
     'where': {'kind': 'split', 'of': 'h100', 'devices': 64},
   },
+  'dmt_tpu': {
+    'files': ('cpu2/dmt',),
+    'where': {'kind': 'tpu'},
+    'columns': (
+      ('chips', 'mesh', ''),
+      ('way', 'way', ''),
+      ('collective', 'op', ''),
+      ('over', 'over', ''),
+      ('how many', 'count', ',d'),
+      ('within hosts, bytes', 'near_bytes', ',d'),
+      ('between hosts', 'far_bytes', ',d'),
+    ),
+  },
   'dmt_bytes': {
     'files': ('cpu2/dmt',),
     'columns': (

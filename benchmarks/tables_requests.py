@@ -96,7 +96,7 @@ REQUESTS = {
     'where': {'kind': 'mean'},
   },
   'mfalcon': {
-    'files': ('cpu2/mfalcon',),
+    'files': ('cpu1/mfalcon',),
     'columns': (
       ('way/events/candidates', 'case', ''),
       ('core-ms', 'core_ms', ',.1f'),
@@ -107,7 +107,7 @@ REQUESTS = {
     ),
   },
   'gr_inference_parity': {
-    'files': ('cpu2/gr_inference_parity',),
+    'files': ('cpu1/gr_inference_parity',),
     'columns': (
       ('variant', 'case', ''),
       ('kept', 'kept', '.1e'),

@@ -52,6 +52,8 @@ class CacheOptions:
     users: whose candidates are scored together, at most.
     page_tokens: tokens of a page of the device.
     extend_by: events that are added at once, at most; more are added in turns.
+    remembered: users whose events are remembered; of others the whole history
+      must be given again.
   """
 
   device_bytes: float = 1 << 30
@@ -61,9 +63,12 @@ class CacheOptions:
   users: int = 1
   page_tokens: int = 64
   extend_by: int = EXTEND_BY
+  remembered: int = 100_000
 
   def __post_init__(self):
-    for name in ('micro_batch', 'users', 'page_tokens', 'extend_by'):
+    for name in (
+      'micro_batch', 'users', 'page_tokens', 'extend_by', 'remembered',
+    ):  # fmt: skip
       if getattr(self, name) < 1:
         raise ValueError(
           f'{name} must be at least 1, not {getattr(self, name)}'
@@ -148,7 +153,9 @@ class CachedScorer:
       page_tokens=options.page_tokens,
     )
     self.work = Work()
-    self._events = EventMemory(task.max_history, scorer.reads_oldest)
+    self._events = EventMemory(
+      task.max_history, scorer.reads_oldest, options.remembered
+    )
     self._weights = scorer.weights, object()
     self._counting = threading.Lock()
     self.rebuilds_because = kept_requests.explain_rebuilding(
@@ -204,10 +211,12 @@ class CachedScorer:
         [] if given is None else given, candidates, user, moment, context
       )
       events = read_events(dataset, 0, len(dataset.events))
-      known = self._events.learn(name, events, history is not None)
+      known = self._events.join(name, events, history is not None)
       moment = self._find_moment(requests, known.events, time)
       if known.events.time is not None:
         check_ages(known.events.time, moment)
+      # Only now: what is refused must leave nothing behind.
+      self._events.put(name, known)
       context = {n: int(x[0]) for n, x in dataset.context.items()}
       asked = Asked(context, moment, requests.items)
       return self._score_known([(name, known, asked)])[0]
@@ -242,9 +251,10 @@ class CachedScorer:
       for name, r in zip(names, numbers, strict=True):
         user = requests.user[r]
         begin = int(dataset.events.offsets[user])
-        known = self._events.learn(
+        known = self._events.join(
           name, read_events(dataset, begin, int(requests.end[r])), True
         )
+        self._events.put(name, known)
         context = dataset.find_context(requests, np.array([r]))
         some = slice(requests.offsets[r], requests.offsets[r + 1])
         asked.append((

@@ -5,7 +5,10 @@ that is given goes on where the known one ends. The numbers of events, counted
 from the first that a user ever had, say what still holds of what was computed.
 """
 
+import collections
 import dataclasses
+import itertools
+import threading
 from collections.abc import Mapping
 
 import numpy as np
@@ -94,7 +97,7 @@ class Known:
   Attributes:
     events: all that are remembered.
     first: number of the first of them among all the user ever had.
-    version: another one after a history was replaced.
+    version: another one for each history that does not continue another.
   """
 
   events: Events
@@ -110,11 +113,17 @@ class EventMemory:
   Args:
     most: events of a history that a model reads.
     oldest: whether it reads the oldest of a longer one, and not the latest.
+    users: that are remembered, at most.
   """
 
-  def __init__(self, most: int, oldest: bool = False):
-    self._most, self._oldest = most, oldest
-    self._known: dict[str, Known] = {}
+  def __init__(self, most: int, oldest: bool = False, users: int = 100_000):
+    self._most, self._oldest, self._users = most, oldest, users
+    # In the order of their last use.
+    self._known: collections.OrderedDict = collections.OrderedDict()
+    self._lock, self._versions = threading.Lock(), itertools.count()
+
+  def __len__(self) -> int:
+    return len(self._known)
 
   def get(self, name: str) -> Known | None:
     """What is known of a user."""
@@ -122,10 +131,19 @@ class EventMemory:
 
   def forget(self, name: str) -> None:
     """Drops a user."""
-    self._known.pop(name, None)
+    with self._lock:
+      self._known.pop(name, None)
 
-  def learn(self, name: str, events: Events, is_whole: bool) -> Known:
-    """The events of a user, with those that are given.
+  def put(self, name: str, known: Known) -> None:
+    """Remembers a user; who was asked for longest ago goes, if need be."""
+    with self._lock:
+      self._known[name] = known
+      self._known.move_to_end(name)
+      while len(self._known) > self._users:
+        self._known.popitem(last=False)
+
+  def join(self, name: str, events: Events, is_whole: bool) -> Known:
+    """The events of a user, with those that are given; nothing is kept yet.
 
     Args:
       name: of the user.
@@ -137,7 +155,8 @@ class EventMemory:
     """
     known = self._known.get(name)
     if known is None or (is_whole and not _continues(known, events)):
-      known = Known(events, 0, 0 if known is None else known.version + 1)
+      # Never used before: rows may still be kept of a user who was forgotten.
+      known = Known(events, 0, next(self._versions))
     elif is_whole:
       known = Known(events, 0, known.version)
     else:
@@ -151,7 +170,6 @@ class EventMemory:
       known = dataclasses.replace(
         known, events=known.events.take(some), first=known.first + first
       )
-    self._known[name] = known
     return known
 
 

@@ -1,5 +1,6 @@
 """Scores from a cache of histories are those of whole requests."""
 
+import dataclasses
 import logging
 import threading
 
@@ -235,6 +236,29 @@ def test_threads_of_one_user_and_of_others(run, log):
   for thread in threads:
     thread.join(120)
   assert not any(t.is_alive() for t in threads) and not wrong
+
+
+def test_who_is_forgotten_and_comes_back_with_another_history(run, log):
+  options = dataclasses.replace(OPTIONS, remembered=1)
+  cached = CachedScorer(run[1], options)
+  films = {'movie_id': FILMS}
+  for user, source in (('a', 11), ('b', 12), ('a', 13), ('b', 12)):
+    events = log[source][:9]
+    found = cached.score(user, films, history=show(events))
+    assert_same(found, whole(run, events, user=user))
+  with pytest.raises(ValueError, match="nothing is known of user 'a'"):
+    cached.score('a', films)
+
+
+def test_a_call_that_is_refused_leaves_nothing_behind(run, cached, log):
+  events = log[11][:9]
+  cached.score('11', {'movie_id': FILMS}, history=show(events))
+  late = show([(10**10, 3, 4)])  # milliseconds, say
+  with pytest.raises(ValueError, match='give seconds'):
+    cached.score('11', {'movie_id': FILMS}, new_events=late)
+  new = log[11][9:10]
+  found = cached.score('11', {'movie_id': FILMS}, new_events=show(new))
+  assert_same(found, whole(run, log[11][:10], user=11))
 
 
 def test_what_is_refused(run, cached, log):
