@@ -155,8 +155,6 @@ def measure_history(history: int, args):
       row = describe(f'{way}/{history}/{m}', spent * times, wall * times, m)
       if way == 'one pass':
         cost[m] = spent
-      if way == 'DLRM':
-        row['case'] = f'DLRM/{history}/{m}'
       yield add_ratio(row, cost.get(m), spent * times)
   for size in args.micro_batches:
     yield from measure_kept(history, size, events, asked, args, cost)
@@ -312,8 +310,12 @@ def draw(rows: Sequence[Mapping]) -> str:
 
 
 def describe(case: str, spent: float, wall: float, count: int) -> dict:
+  way, history, _ = case.rsplit('/', 2)
   return {
     'case': case,
+    'way': way,
+    'history': int(history),
+    'candidates': count,
     'core_ms': 1e3 * spent,
     'per_candidate_ms': 1e3 * spent / count,
     'wall_ms': 1e3 * wall,

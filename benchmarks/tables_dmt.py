@@ -68,7 +68,17 @@ DMT = {
   },
   'dmt_tpu': {
     'files': ('cpu2/dmt',),
-    'where': {'kind': 'tpu'},
+    'where': {
+      'kind': 'tpu',
+      'way': (
+        'flat',
+        'flat in steps',
+        'sptt',
+        'sptt, rows in the host',
+        'dmt 4',
+        'dmt 4, narrow',
+      ),
+    },
     'columns': (
       ('chips', 'mesh', ''),
       ('way', 'way', ''),

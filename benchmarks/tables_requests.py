@@ -97,8 +97,22 @@ REQUESTS = {
   },
   'mfalcon': {
     'files': ('cpu1/mfalcon',),
+    'where': {
+      'way': (
+        'one by one',
+        'one pass',
+        'micro-batches of 256',
+        'M-FALCON 256',
+        'kept 256',
+        'appended 256',
+        'DLRM',
+      ),
+      'candidates': (1024, 4096, 16384),
+    },
     'columns': (
-      ('way/events/candidates', 'case', ''),
+      ('events', 'history', ',d'),
+      ('candidates', 'candidates', ',d'),
+      ('way', 'way', ''),
       ('core-ms', 'core_ms', ',.1f'),
       ('of a candidate', 'per_candidate_ms', '.3f'),
       ('one pass takes, times', 'of_pass_x', '.2f'),
