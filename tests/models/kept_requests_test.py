@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks import gr_kept
 from genrec_jax.models import kept_requests
+from tests.marks import slow_but
 from tests.models import stu_test
 
 CASES = [name for name in stu_test.CASES if name != 'listwise']
@@ -20,7 +21,7 @@ def score(model, requests, kept, asked):
   return stu_test.join(gr_kept.score(model, requests, kept, asked, ROOM))
 
 
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('name', slow_but(CASES, ('published', 'interleaved')))
 def test_kept_histories_give_the_scores_of_one_pass(name):
   model = stu_test.build(name)
   requests = stu_test.draw(model.spec)
@@ -40,7 +41,7 @@ def test_kept_histories_give_the_scores_of_one_pass(name):
     )
 
 
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('name', slow_but(CASES, ('context_mlps',)))
 def test_events_are_added_to_what_is_kept(name):
   model = stu_test.build(name, **STARTING)
   assert not kept_requests.explain_rebuilding(model.config, model.model.slots)

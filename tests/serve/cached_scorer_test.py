@@ -12,6 +12,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.data.requests import prepared
 from genrec_jax.serve.cached_scorer import CachedScorer, CacheOptions
 from genrec_jax.serve.request_scorer import RequestScorer
+from tests.marks import slow
 from tests.serve import request_runs
 
 START = dict(counted_from='start', context_mask='causal', min_context_events=5)
@@ -142,7 +143,7 @@ def test_nobody_gets_an_answer_of_other_weights(run, cached, log, tmp_path):
   assert cached.work.rebuilt == 1 and cached.cache.counts.stale == 1
 
 
-@pytest.mark.parametrize('users', [1, 3])
+@pytest.mark.parametrize('users', [3, slow(1)])
 def test_requests_of_a_data_set(run, users):
   """Users one behind the other, of different lengths, and some twice."""
   _, scorer, workdir = run
@@ -185,7 +186,7 @@ def test_after_the_warm_up_nothing_is_compiled(run, log, caplog):
   assert cached._programs.compiled == before
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('dtype', [slow('float32'), 'bfloat16'])
 def test_users_that_have_no_room_come_back(run, log, dtype):
   size = CachedScorer(run[1], OPTIONS).cache.row_bytes
   size //= 1 if dtype == 'float32' else 2
