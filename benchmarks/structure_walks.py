@@ -122,9 +122,10 @@ WALKS = (
         "'fp8', 'int8', 'fbgemm_int8'",
       ),
       'genrec_jax/config/sections.py': (
-        "'fp8' or 'int8'",
+        "'bfloat16', 'fp8', 'int8', or one of",
         "'symmetric', 'asymmetric', 'adaptive'",
       ),
+      'genrec_jax/config/key_rules.py': ("'fp8', 'int8'",),
       'docs/number_formats.md': ('| `int8` |',),
       'docs/checkpoint_format.md': ('`adaptive`, `asymmetric`, `symmetric`',),
       'tests/numerics/formats_test.py': ("'fp8', 'int8'",),
