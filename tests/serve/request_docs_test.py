@@ -43,12 +43,12 @@ def run(example: str) -> dict:
 
 
 def test_all_examples_are_run_here():
-  assert len(find_examples('generative_ranking', 'python')) == 2
+  assert len(find_examples('generative_ranking', 'python')) == 3
   assert len(find_examples('generative_ranking_data', 'python')) == 1
 
 
 def test_generated_stream():
-  example, _ = find_examples('generative_ranking', 'python')
+  example, *_ = find_examples('generative_ranking', 'python')
   assert 'users=400' in example
   names = run(example.replace('users=400', 'users=2, train_steps=4, steps=6'))
   test = names['dataset'].splits['test']
@@ -64,8 +64,23 @@ def workdir(tmp_path_factory):
   return request_runs.start_run(config, tmp_path_factory.mktemp('s') / 'run')[1]
 
 
+def test_many_candidates_of_a_request(workdir):
+  *_, example = find_examples('generative_ranking', 'python')
+  source = example.replace("'/tmp/run'", repr(str(workdir)))
+  source = source.replace('=4e9', '=4e6').replace('=16e9', '=4e6')
+  event = {'item': 12, 'category': 0, 'action': 'rated_5'}
+  names = {
+    'events': [event] * 5,
+    'one': [event],
+    'candidates': [{'item': 17, 'category': 0}],
+    'others': [{'item': i, 'category': 0} for i in range(3, 9)],
+  }
+  exec(compile(source, 'example', 'exec'), names)
+  assert names['scorer'].work.candidates == 13
+
+
 def test_scores_of_a_request(workdir, monkeypatch, capsys):
-  _, example = find_examples('generative_ranking', 'python')
+  _, example, _ = find_examples('generative_ranking', 'python')
   assert example.count("'workdir/gr_streaming'") == 1
   unknown, encode = [], feature_values.FeatureValues.encode
 
