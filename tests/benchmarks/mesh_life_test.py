@@ -1,6 +1,8 @@
 """The life of a model in processes with too little memory for it, in small."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -21,7 +23,14 @@ def test_all_commands_stay_within_their_limits(tmp_path):
 
 
 def test_what_a_limit_counts():
-  before = mesh_life.read_data_mb()
-  held = bytearray(64 << 20)
-  assert 60 < mesh_life.read_data_mb() - before < 80
-  del held
+  # In a process of its own: here, threads of JAX take and give memory meanwhile.
+  program = (
+    'from benchmarks import mesh_life\n'
+    'before = mesh_life.read_data_mb()\n'
+    'held = bytearray(64 << 20)\n'
+    'print(mesh_life.read_data_mb() - before)\n'
+  )
+  printed = subprocess.run(
+    [sys.executable, '-c', program], check=True, capture_output=True, text=True
+  ).stdout
+  assert 60 < float(printed) < 80
