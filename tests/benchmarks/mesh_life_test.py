@@ -23,7 +23,7 @@ def test_all_commands_stay_within_their_limits(tmp_path):
 
 
 def test_what_a_limit_counts():
-  # In a process of its own: here, threads of JAX take and give memory meanwhile.
+  # In a process of its own: in this one, threads of JAX take and give memory.
   program = (
     'from benchmarks import mesh_life\n'
     'before = mesh_life.read_data_mb()\n'
