@@ -1,5 +1,6 @@
 """The arithmetic of every report: the cost of a plan, whoever made it."""
 
+import collections
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -83,7 +84,16 @@ def evaluate_plan(
     allocated=storage.allocated_bytes(plan),
     pooling=plan.pooling,
     sent=tuple(sent),
-    sizes=tuple(sizing.size_growth(loads, topology, batch, dense)),
+    formats=_count_formats(plan, loads, wire),
+    sizes=tuple(sizing.size_growth(loads, topology, batch, dense, exchange)),
+  )
+
+
+def _count_formats(plan, loads: Sequence[Load], wire: Wire) -> dict[str, int]:
+  """Tables that travel in each pair of formats; those of copies do not."""
+  away = [load for load in loads if plan.tables[load.name].spread is not None]
+  return dict(
+    collections.Counter(wire.of(load).exchange.codec_names for load in away)
   )
 
 

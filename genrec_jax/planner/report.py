@@ -54,6 +54,7 @@ class Report:
       above `row_bytes` it is filling.
     sent: what a device sends in a step.
     sizes: bounds of the machine, and of larger ones.
+    formats: 'rows/gradients', the formats in which they travel -> tables.
     pooling: feature -> whether its rows or its sums travel.
     made_by: e.g. 'greedy_max + ldm', or 'by hand'.
     tried: placements compared.
@@ -71,6 +72,7 @@ class Report:
   allocated: int
   sent: tuple[Transfer, ...]
   sizes: tuple[Sizing, ...]
+  formats: Mapping[str, int] = dataclasses.field(default_factory=dict)
   pooling: Mapping[str, str] = dataclasses.field(default_factory=dict)
   made_by: str = 'by hand'
   tried: int = 0
@@ -146,6 +148,7 @@ class Report:
         {**dataclasses.asdict(size), 'binds': size.binds} for size in self.sizes
       ],
       'sent': [dataclasses.asdict(t) for t in self.sent],
+      'formats': dict(self.formats),
       'pooling': dict(self.pooling),
       'towers': self.towers and self.towers.to_dict(),
       'tables': [dataclasses.asdict(t) for t in self.tables],

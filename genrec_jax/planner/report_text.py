@@ -36,6 +36,8 @@ def _format_head(c) -> list[str]:
     'longest exchange',
     f'binds: {bound.binds}',
   ]
+  if t.group_size > 1 and c.formats:
+    lines.append(_describe_formats(c.formats))
   if t.replicas > 1:
     lines.append(
       f'{t.replicas} copies are kept alike: {format_bytes(c.allocated)} a '
@@ -44,6 +46,21 @@ def _format_head(c) -> list[str]:
   if len(c.over):
     lines.append(f'DOES NOT FIT on {len(c.over)} of {t.group_size} devices')
   return lines
+
+
+def _describe_formats(formats) -> str:
+  """What travels; most tables first.
+
+  >>> _describe_formats({'float32/float32': 3})
+  'formats of rows/gradients that travel: float32/float32 (3 tables)'
+  """
+  (first, most), *rest = sorted(formats.items(), key=lambda x: (-x[1], x[0]))
+  parts = [f'{first} ({most:,} {"table" if most == 1 else "tables"})']
+  parts += [f'{names} ({count:,})' for names, count in rest]
+  text = 'formats of rows/gradients that travel: ' + ', '.join(parts)
+  if set(formats) == {'float32/float32'}:
+    return text
+  return text + '; the times do not have their encoding'
 
 
 def _format_devices(c) -> list[str]:
@@ -107,9 +124,12 @@ def _format_balance(c) -> list[str]:
 
 
 def _format_bounds(c) -> list[str]:
+  dense = c.dense.parameters or c.dense.flops
   lines = [
     'bounds with perfectly spread tables, as many examples a device'
-    + (', of sums that travel flat:' if c.towers else ':'),
+    + (', of sums that travel flat' if c.towers else '')
+    + (', with the dense layers, which no time above has' if dense else '')
+    + ':',
     f'{"hosts":>8} {"devices":>8} {"capacity":>9} {"memory":>10} '
     f'{"injection":>10} {"bisection":>10} {"compute":>10}  binds',
   ]

@@ -1,8 +1,11 @@
 """The sizing calculator, by hand."""
 
+import dataclasses
+
 import pytest
 
-from genrec_jax.planner import DensePart, Feature, Load, hardware
+from genrec_jax.embedding.exchange import Exchange
+from genrec_jax.planner import DensePart, Feature, Load, hardware, make_plan
 from genrec_jax.planner.sizing import size_growth, size_machine
 
 LOADS = [
@@ -55,3 +58,30 @@ def test_a_torus_is_bound_by_its_bisection_as_it_grows():
   # Four times the chips, a cut of twice the links.
   assert slices[2].bisection == pytest.approx(2 * slices[0].bisection)
   assert slices[0].memory == pytest.approx(slices[-1].memory)
+
+
+def test_narrow_formats_lower_the_bounds_of_what_travels():
+  narrow = Exchange(forward='mx6', backward='mx9')
+  found = size_machine(LOADS, TWO, 8 * 1000, DENSE, narrow)
+  # 128 numbers and their gradients; copies of b are shorter than 5,000 of its
+  # rows even so.
+  exchanged = 1000 * (96 + 144) + 2 * 1000 * 256
+  reduced = 2 * 40_000_000
+  assert found.injection == pytest.approx(
+    (exchanged + reduced) * 7 / 8 / 50e9, rel=1e-6
+  )
+  crossing = 8 / 4 * 1000 * 240 + 2 * 1000 * 256 + reduced
+  assert found.bisection == pytest.approx(crossing / (4 * 50e9))
+  wide = size_machine(LOADS, TWO, 8 * 1000, DENSE)
+  assert found.memory == wide.memory
+
+
+def test_the_report_tells_the_formats_that_travel():
+  topology = hardware.find_topology('h100', hosts=1, devices=4)
+  apart = dataclasses.replace(LOADS[0], codec=('mx6', 'mx9'))
+  plan, report = make_plan([apart, LOADS[1]], topology, batch=4096)
+  told = [name for name in plan.tables if plan.tables[name].spread]
+  assert 'a' in told
+  assert 'travel: ' in str(report) and 'mx6/mx9 (1' in str(report)
+  assert 'do not have their encoding' in str(report)
+  assert sum(report.to_dict()['formats'].values()) == len(told)
