@@ -40,7 +40,11 @@ from genrec_jax.train.health import Health
 from genrec_jax.train.plateau import lower_rate
 from genrec_jax.train.programs import ProgramCounter
 from genrec_jax.train.renewal import read_rules, renew_evaluations
-from genrec_jax.train.run_facts import PhaseClock, describe_parameters
+from genrec_jax.train.run_facts import (
+  PhaseClock,
+  describe_formats,
+  describe_parameters,
+)
 from genrec_jax.train.settings_checks import (
   check_evaluation,
   check_files,
@@ -183,7 +187,8 @@ def _train_locked(
     run_values['best'] = best.resume_from(run_values['best'])
     saver.note_restore(step)
     progressive.restore(run_values.get('progressive'))
-    log('continuing from the checkpoint of step %d', step)
+    formats = describe_formats(config, experiment)
+    log('continuing from the checkpoint of step %d%s', step, formats)
     renew_evaluations(
       run_values, experiment, evaluators, config, workdir, monitor, state
     )
@@ -201,6 +206,7 @@ def _train_locked(
         )
       state = replace_weights(state, weights)
     summary = describe_parameters(experiment)
+    summary += describe_formats(config, experiment)
     log('starting from %s: %s', train.init_from or 'scratch', summary)
   with job.fail_together('keeping the vocabularies'):
     if job.is_leader():

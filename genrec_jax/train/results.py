@@ -141,7 +141,8 @@ def evaluate_run(
 ) -> dict:
   """Evaluates a checkpoint beside popularity; `--mode=eval`.
 
-  Prints the table and writes eval.json; nothing else of the workdir changes.
+  Prints the table and writes eval.json, in place of a former one; nothing else
+  of the workdir changes.
 
   Args:
     config: the config of the run; its `eval` section may differ.
@@ -179,7 +180,8 @@ def evaluate_run(
     experiment.runtime,
     config.numerics.rows,
   )
-  LOG.info('weights of step %d', weights.step)
+  formats = run_facts.describe_formats(config, experiment)
+  LOG.info('weights of step %d%s', weights.step, formats)
   evaluators = {
     split: evaluator
     for split, evaluator in evaluators.items()
@@ -211,9 +213,11 @@ def evaluate_run(
   with job.fail_together('writing the evaluation'):
     if job.is_leader():
       text = dump_json(by_part, indent=2) + '\n'
-      write_atomically(workdir / 'eval.json', text)
+      path = workdir / 'eval.json'
+      former = ', in place of the former' if path.exists() else ''
+      write_atomically(path, text)
       print_result(summary.format_table(by_part))
-      LOG.info('evaluation: %s', workdir / 'eval.json')
+      LOG.info('evaluation: %s%s', path, former)
   return by_part
 
 

@@ -10,7 +10,9 @@ import jax
 from genrec_jax import config as config_lib
 from genrec_jax import provenance
 from genrec_jax.contracts import TaskKind
+from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.numerics import policy
+from genrec_jax.runtime import planning
 from genrec_jax.runtime.compile_clock import compile_seconds
 
 
@@ -111,7 +113,36 @@ def describe_parameters(experiment) -> str:
     )
   if towers := getattr(experiment.task, 'describe_towers', str)():
     text += f'; {towers}'
-  if getattr(experiment.task, 'policy', ()):
-    chosen = {n: site.product for n, site in experiment.task.sites.items()}
-    text += f'; {policy.describe_products(chosen)}'
   return text
+
+
+def describe_formats(config, experiment) -> str:
+  """In which formats is multiplied, and rows travel, in words.
+
+  Args:
+    config: of the run.
+    experiment: its pieces.
+
+  Returns:
+    '; ' and a text for each of both that a config has chosen; '' for none.
+  """
+  task, parts = experiment.task, []
+  if getattr(task, 'policy', ()):
+    chosen = {n: site.product for n, site in task.sites.items()}
+    parts.append(policy.describe_products(chosen))
+  exchange = planning.pooling_rule(config, experiment.extensions).exchange
+  plan, counts = getattr(experiment.runtime, 'plan', None), {}
+  codecs = {n: exchange.with_codecs(s.codec) for n, s in task.tables().items()}
+  for name, own in codecs.items():
+    held = plan and plan.tables.get(name)
+    if held and held.spread is not None:
+      counts[own.codec_names] = counts.get(own.codec_names, 0) + 1
+  if any(own.codec_names != Exchange().codec_names for own in codecs.values()):
+    told = ', '.join(f'{names} ({count})' for names, count in counts.items())
+    parts.append(
+      f'rows/gradients of tables travel as {told}'
+      if counts
+      else 'parallel.exchange and tables choose formats for rows that travel, '
+      'and here none do'
+    )
+  return ''.join(f'; {part}' for part in parts)
