@@ -129,7 +129,8 @@ def embedding_bag(
     ids: `[K]` integers, the bags one after the other.
     lengths: `[B]` ids of each bag. An empty bag gives zeros.
     mode: 'sum' or 'mean'.
-    weights: `[K]` factor of each id's row.
+    weights: `[K]` factor of each id's row. They may be differentiated, the
+      table may not.
     implementation: 'cpu', 'xla', or None for the best one here: C++ on a CPU,
       for rows of whole numbers.
   """
@@ -142,6 +143,10 @@ def embedding_bag(
       sums /= jnp.maximum(lengths, 1)[:, None].astype(jnp.float32)
     # What nobody could check before it ran must not look like an answer.
     return jnp.where(wrong, jnp.nan, sums)
+  return _call_xla(table, ids, lengths, weights, mode)
+
+
+def _call_xla(table: PackedTable, ids, lengths, weights, mode='sum'):
   count = ids.shape[0]
   # Ids after the last bag are padding, which may hold anything.
   used = jnp.arange(count, dtype=jnp.int32) < jnp.sum(lengths)
@@ -169,11 +174,29 @@ def _choose(table: PackedTable, implementation: str | None) -> str:
   return implementation
 
 
+@jax.custom_vjp
 def _call_cpu(table: PackedTable, ids, lengths, weights) -> jax.Array:
   bits, leading, half = _WHOLE[table.format]
   return cpu.packed_bag(
     table.rows, ids, lengths, weights, table.columns, bits, leading, half
   )
+
+
+def _call_cpu_forward(*args):
+  return _call_cpu(*args), args
+
+
+def _call_cpu_backward(args, gradient):
+  # Of the weights alone: the others are bytes and whole numbers. Serving never
+  # comes here, so that XLA's bags are fast enough.
+  table, ids, lengths, weights = args
+  if weights is None:
+    return None, None, None, None
+  _, pull = jax.vjp(lambda w: _call_xla(table, ids, lengths, w), weights)
+  return None, None, None, *pull(gradient)
+
+
+_call_cpu.defvjp(_call_cpu_forward, _call_cpu_backward)
 
 
 def _read_part(found: jax.Array, array) -> jax.Array:

@@ -69,9 +69,11 @@ def check_placement(
     PlanError: the optimizer needs whole rows, or rows that no mean changes.
   """
   if pieces > 1 and not optimizer.takes_pieces:
+    packed = getattr(optimizer, 'packed_as', '')
+    why = f'packed_as={packed!r}' if packed else 'these options'
     raise PlanError(
       f'table {table!r} is cut into {pieces} pieces of a row, and {kind} with '
-      'these options needs whole rows; use row_adagrad, adagrad, adam, '
+      f'{why} needs whole rows; use row_adagrad, adagrad, adam, '
       'momentum or sgd without max_norm, l2 decay or packed_as, or a scheme '
       'that leaves rows whole'
     )

@@ -106,7 +106,12 @@ class BlockProduct:
   @classmethod
   def of(cls, name: str, rounding: str = 'even') -> 'BlockProduct':
     """All operands in one format."""
-    one = (BLOCK_FORMATS | INTEGER_FORMATS)[name]
+    known = BLOCK_FORMATS | INTEGER_FORMATS
+    if name not in known:
+      raise ValueError(
+        f'there is no format {name!r} of products; there are {", ".join(known)}'
+      )
+    one = known[name]
     return cls(one, one, one, rounding)
 
   def __call__(

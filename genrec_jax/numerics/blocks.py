@@ -188,6 +188,7 @@ def decode(
   """
   axis = check_axis(axis, blocks.codes)
   size = blocks.codes.shape[axis]
+  _check_blocks(blocks, number_format, size, axis)
   codes = _split_axis(blocks.codes, axis, number_format, xp)
   scale = xp.expand_dims(blocks.scales, (axis + 1, axis + 2)).astype(np.int32)
   step = scale - _BIAS
@@ -203,6 +204,21 @@ def decode(
     bits = xp.where(beyond > 0, special, bits)
   bits = xp.where(scale == NAN_SCALE, _NAN, bits)
   return _join_axis(bits.view(np.float32), axis, size).astype(dtype)
+
+
+def _check_blocks(
+  blocks: Blocks, number_format: BlockFormat, size: int, axis: int
+) -> None:
+  """Refuses blocks that another format made, as far as shapes tell it."""
+  found = blocks.scales.shape[axis], blocks.shifts is not None
+  wanted = -(-size // number_format.block), bool(number_format.group)
+  if found != wanted:
+    told = [f'{n} scales, with{"" if own else "out"} shifts' for n, own in
+            (wanted, found)]  # fmt: skip
+    raise ValueError(
+      f'{size} numbers in {number_format.name} have {told[0]}; these blocks '
+      f'have {told[1]}: decode them in the format that encoded them'
+    )
 
 
 def decode_elements(

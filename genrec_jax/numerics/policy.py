@@ -13,7 +13,7 @@ of it). These are the weights that lose most by that, and gain least.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from genrec_jax.config.loading import quote_value
+from genrec_jax.config.loading import hint_nearest, quote_value
 
 Rules = Iterable[tuple[str, str]]  # ordered (regex of a site, product)
 
@@ -59,6 +59,7 @@ def choose_products(
       raise ValueError(
         f'{_KEY} has the product {quote_value(product)} for '
         f'{pattern.pattern!r:.200}; products are {", ".join(known)}'
+        + hint_nearest(str(product), known)
       )
     matched = [name for name in sites if pattern.fullmatch(name)]
     if not matched:

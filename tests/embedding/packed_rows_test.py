@@ -181,3 +181,22 @@ def test_nothing_is_looked_up(name):
     pack_table(np.zeros((3, 0), np.float32), name)
   with pytest.raises(ValueError, match='rows must be'):
     pack_table(np.zeros(3, np.float32), name)
+
+
+@pytest.mark.parametrize('mode', ['sum', 'mean'])
+def test_the_gradient_of_weights(mode):
+  table, plain = make('tbe_int4')
+  ids, lengths = jnp.array([3, 1, 1, 9, 7]), jnp.array([2, 0, 2])
+  pull = np.random.default_rng(1).normal(size=(3, WIDE)).astype(np.float32)
+
+  def measure(weights, implementation=None):
+    bags = packed_rows.embedding_bag(
+      table, ids, lengths, weights=weights, mode=mode,
+      implementation=implementation,
+    )  # fmt: skip
+    return (bags * pull).sum()
+
+  found = jax.jit(jax.grad(measure))(jnp.arange(5.0))
+  count = 1 if mode == 'sum' else 2
+  expected = [plain[i] @ pull[b] / count for i, b in zip(ids, (0, 0, 2, 2))]
+  np.testing.assert_allclose(found, [*expected, 0.0], rtol=1e-5)

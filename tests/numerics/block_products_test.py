@@ -77,3 +77,8 @@ def test_a_product_keeps_what_was_measured(size, key):
   assert 10 * np.log10((wanted**2).sum() / error) == pytest.approx(
     27.6, abs=0.3
   )
+
+
+def test_a_product_of_no_format():
+  with pytest.raises(ValueError, match="no format 'mx5' of products; .*mx9"):
+    block_products.BlockProduct.of('mx5')

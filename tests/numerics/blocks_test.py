@@ -413,3 +413,13 @@ def test_lengths_of_nothing():
   found = encode(np.ones((3, 0), np.float32), E4M3)
   assert found.codes.shape == (3, 0) and found.scales.shape == (3, 0)
   assert decode(found, E4M3).shape == (3, 0)
+
+
+@pytest.mark.parametrize(
+  'made, read',
+  [('mx6', 'mxint8'), ('mxint8', 'mx6'), ('msfp16', 'mx6'), ('mx6', 'msfp16')],
+)
+def test_blocks_of_another_format(made, read):
+  blocks = encode(np.ones(64, np.float32), BLOCK_FORMATS[made])
+  with pytest.raises(ValueError, match=f'64 numbers in {read} have .* shifts'):
+    decode(blocks, BLOCK_FORMATS[read])

@@ -290,6 +290,7 @@ def test_products_of_single_weights_before():
     (('first', 'bfloat16'), r"'first', which matches no product weight as a"),
     (('.*', ['mx9']), r"has the product \['mx9'\] for"),
     (('.*', 'float7'), r"'float7' for '.*'; products are default, bfloat16, "),
+    (('.*', 'mx_9'), r"; did you mean 'mx9'\?"),
     (('first/.*', 'mx9'), r'says nothing of second/kernel; put a last pair'),
     (('(', 'bfloat16'), r"'\(', which is not a regex"),
     ((3, 'bfloat16'), r'3, which is not a regex'),
