@@ -31,6 +31,7 @@ from genrec_jax.numerics.integer_formats import (
   IntegerFormat,
   round_to_integers,
 )
+from pallas_kernels.hashing import mix
 
 Format = BlockFormat | IntegerFormat
 
@@ -52,8 +53,8 @@ def round_to_blocks(
     x: floats of at most 32 bits.
     number_format: of blocks, or of whole numbers under a scale.
     axis: along which numbers share a scale.
-    rounding: 'even', 'away' or 'down', see `blocks.encode`; of whole numbers
-      only 'even'.
+    rounding: 'even', 'away', 'down' or 'stochastic', see `blocks.encode`; of
+      whole numbers only 'even'. Chance is that of `draw_bits`.
 
   Returns:
     Of the dtype of x; NaN in a block with one, or with an infinity.
@@ -70,7 +71,14 @@ def round_to_blocks(
 def _round(x, number_format, axis, rounding):
   if isinstance(number_format, IntegerFormat):
     return round_to_integers(x, number_format, axis, jnp).astype(x.dtype)
-  encoded = blocks.encode(x, number_format, axis, rounding=rounding, xp=jnp)
+  encoded = blocks.encode(
+    x,
+    number_format,
+    axis,
+    rounding=rounding,
+    random=draw_bits(x) if rounding == 'stochastic' else None,
+    xp=jnp,
+  )
   return blocks.decode(encoded, number_format, axis, x.dtype, jnp)
 
 
@@ -79,6 +87,31 @@ def _round(x, number_format, axis, rounding):
 _round.defvjp(
   lambda x, *args: (_round(x, *args), None), lambda *args: args[-1:]
 )
+
+
+def draw_bits(x: jax.Array) -> jax.Array:
+  """Random bits for numbers: a hash of the numbers themselves.
+
+  Of a number, of its column, and of the bits of its whole row added up. So they
+  are others in each step and for each example, and the same on every mesh that
+  keeps rows whole, without a seed that every product would have to be handed.
+  Rows that are equal to the last bit are rounded alike.
+
+  >>> x = jnp.array([[1.0, 1.0], [1.0, 2.0]])
+  >>> len({int(bits) for bits in draw_bits(x).ravel()})
+  4
+
+  Args:
+    x: floats of at most 32 bits.
+
+  Returns:
+    uint32 in the shape of x.
+  """
+  bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+  # Whole numbers that wrap around add up to the same in every order.
+  row = bits.sum(axis=-1, keepdims=True, dtype=jnp.uint32)
+  column = jax.lax.broadcasted_iota(jnp.uint32, x.shape, x.ndim - 1)
+  return mix(mix(bits + mix(row)) + column * jnp.uint32(0x9E3779B9))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +127,15 @@ class BlockProduct:
     weights: theirs.
     gradients: of what comes back from the layer above; None leaves all of the
       backward pass as it is.
-    rounding: see `blocks.encode`.
+    rounding: see `round_to_blocks`.
+    gradient_rounding: that of `gradients`; '' is `rounding`.
   """
 
   activations: Format
   weights: Format
   gradients: Format | None
   rounding: str = 'even'
+  gradient_rounding: str = ''
   few_bits = True  # see policy.py
 
   @classmethod
@@ -119,7 +154,9 @@ class BlockProduct:
   ) -> jax.Array:
     return _multiply(x, w, self, spec)
 
-  def round_and_multiply(self, spec: str, left, right, formats) -> jax.Array:
+  def round_and_multiply(
+    self, spec: str, left, right, formats, gradient: int | None = None
+  ) -> jax.Array:
     """The product of two rounded operands, in float32.
 
     Args:
@@ -127,19 +164,22 @@ class BlockProduct:
       left: the one.
       right: the other.
       formats: of the one and the other.
+      gradient: which of both came back from above, 0 or 1; None for neither.
     """
     axes = left_axes, right_axes, out = split_spec(spec)
     summed = [a for a in left_axes if a in right_axes and a not in out]
     rounded, multiply = [], multiply_as_bfloat16
-    for operand, own, number_format in zip((left, right), axes, formats):
+    for i, operand in enumerate((left, right)):
+      own, number_format = axes[i], formats[i]
       # Nothing is summed in an outer product: any axis is as good.
       axis = own.index(summed[-1]) if summed else len(own) - 1
       if isinstance(number_format, IntegerFormat):
         # Before it is rounded: bfloat16 has not every multiple of a step.
         operand, multiply = operand.astype(jnp.float32), multiply_as_float32
-      rounded.append(
-        round_to_blocks(operand, number_format, axis, self.rounding)
-      )
+      rounding = self.rounding
+      if i == gradient:
+        rounding = self.gradient_rounding or rounding
+      rounded.append(round_to_blocks(operand, number_format, axis, rounding))
     return multiply(spec, *rounded)
 
 
@@ -162,10 +202,10 @@ def _backward(product, spec, saved, dy):
     dx, dw = multiply(of_x, dy, w.astype(dy.dtype)), multiply(of_w, x, dy)
   else:
     dx = product.round_and_multiply(
-      of_x, dy, w, (product.gradients, product.weights)
+      of_x, dy, w, (product.gradients, product.weights), gradient=0
     )
     dw = product.round_and_multiply(
-      of_w, x, dy, (product.activations, product.gradients)
+      of_w, x, dy, (product.activations, product.gradients), gradient=1
     )
   return dx.astype(x.dtype), dw.astype(w.dtype)
 
@@ -181,6 +221,14 @@ def _name_recipes() -> dict[str, BlockProduct]:
   found |= {
     f'{name}_forward': dataclasses.replace(recipe, gradients=None)
     for name, recipe in found.items()
+  }
+  # What is small in a gradient is often of one sign: rounded to the nearest it
+  # would be lost, by chance it counts on average.
+  found |= {
+    f'{name}_stochastic': dataclasses.replace(
+      found[name], gradient_rounding='stochastic'
+    )
+    for name in BLOCK_FORMATS
   }
   # Of the standard's authors: weights in 4 bits, the rest in 6.
   narrow, wide = BLOCK_FORMATS['mxfp4_e2m1'], BLOCK_FORMATS['mxfp6_e3m2']

@@ -89,10 +89,12 @@ def test_the_examples_of_the_guide(tmp_path, monkeypatch, capsys):
     run.checkpoints.wait()
   monkeypatch.chdir(tmp_path)
   examples = re.findall(r'```python\n(.*?)```', DOCS.read_text(), re.DOTALL)
-  assert len(examples) == 4
+  assert len(examples) == 5
   found = {}
+  packed = [x for x in examples if "'packed'" in x]
   for example in examples:
-    exec(compile(example, str(DOCS), 'exec'), found)
+    if example not in packed:
+      exec(compile(example, str(DOCS), 'exec'), found)
   found['follower'].close()
   assert found['steps'] == [500, 1000, 1500]
   assert found['dense'] == {'step': 1500}
@@ -105,6 +107,24 @@ def test_the_examples_of_the_guide(tmp_path, monkeypatch, capsys):
   assert [numbers.sub('#', line) for line in said] == [
     numbers.sub('#', line) for line in shown
   ]
+
+
+def test_numpy_alone_reads_packed_rows(tmp_path, log, monkeypatch):
+  run = publishing(tmp_path / 'run' / 'published')
+  run.train().save()
+  run.checkpoints.wait()
+  packed = {'item': 'tbe_int4'}
+  with Follower(
+    tmp_path / 'run', tmp_path / 'copy', log=log, packed=packed
+  ) as follower:
+    follower.update()
+    wanted = follower.rows('item', [3, 7])
+  monkeypatch.chdir(tmp_path)
+  examples = re.findall(r'```python\n(.*?)```', DOCS.read_text(), re.DOTALL)
+  (example,) = [x for x in examples if "'packed'" in x]
+  found = {}
+  exec(compile(example, str(DOCS), 'exec'), found)
+  np.testing.assert_array_equal(found['numbers'], wanted)
 
 
 def test_every_key_is_named():

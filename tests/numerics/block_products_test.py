@@ -82,3 +82,49 @@ def test_a_product_keeps_what_was_measured(size, key):
 def test_a_product_of_no_format():
   with pytest.raises(ValueError, match="no format 'mx5' of products; .*mx9"):
     block_products.BlockProduct.of('mx5')
+
+
+def test_small_gradients_count_on_average_where_they_are_rounded_by_chance(key):
+  """A tenth of the last step, of one sign: to the nearest it is lost."""
+  rows = 4096
+  small = 0.02 + 0.01 * jax.random.uniform(key, (rows, 31))
+  dy = jnp.concatenate([jnp.ones((rows, 1)), small], axis=1)
+
+  def pull_back(name):
+    recipe = block_products.RECIPES[name]
+    _, pull = jax.vjp(
+      lambda x: recipe(x, jnp.eye(32), spec='bi,io->bo'),
+      jnp.ones((rows, 32)),
+    )
+    return np.asarray(jax.jit(pull)(dy)[0])[:, 1:]
+
+  assert not pull_back('mxfp4_e2m1').any()
+  found = pull_back('mxfp4_e2m1_stochastic')
+  assert set(np.unique(found)) == {0.0, 0.125}
+  # Deviation of a mean of all: .0005 of the step, and of a column .003.
+  assert found.mean() == pytest.approx(float(small.mean()), abs=3e-4)
+  columns = found.mean(0) - np.asarray(small).mean(0)
+  assert np.abs(columns).max() < 3.5 * 0.125 * 0.4 / rows**0.5
+  # Neighbours in a row are independent of each other.
+  apart = np.corrcoef(found[:, 0], found[:, 1])[0, 1]
+  assert abs(apart) < 3.5 / rows**0.5
+
+
+def test_only_gradients_are_rounded_by_chance(key):
+  plain = block_products.RECIPES['mx4']
+  recipe = block_products.RECIPES['mx4_stochastic']
+  x, w = jax.random.normal(key, (2, 64, 64))
+  dy = jax.random.normal(jax.random.key(7), (64, 64))
+  args = dict(spec='bi,io->bo')
+  assert (recipe(x, w, **args) == plain(x, w, **args)).all()
+
+  def pull_back(recipe, rows=slice(None)):
+    _, pull = jax.vjp(lambda x, w: recipe(x, w, **args), x[rows], w)
+    return pull(dy[rows])
+
+  whole = pull_back(recipe)
+  assert not (whole[0] == pull_back(plain)[0]).all()
+  # A device with half of the examples rounds as one with all of them.
+  halves = [pull_back(recipe, slice(32 * i, 32 * i + 32)) for i in range(2)]
+  assert (jnp.concatenate([dx for dx, _ in halves]) == whole[0]).all()
+  assert_close(halves[0][1] + halves[1][1], whole[1])
