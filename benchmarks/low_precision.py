@@ -3,9 +3,11 @@
   python -m benchmarks.low_precision --runs DIR --data DIR/frappe
   python -m benchmarks.low_precision --runs DIR --data DIR/frappe --only dlrm
 
-Models are trained on Frappe_x1 by the protocol of configs/frappe.py. Every
-product but the first and the last of the model has the format of the case,
-these two have bfloat16; norms, sums and weights are in float32. A case is
+Models are trained on Frappe_x1 by the protocol of configs/frappe.py; *clicks* is
+DLRM on a million generated clicks, for ten seeds: a run takes two minutes, and
+its test split has 125,000 examples. Every product but the first and the last of
+the model has the format of the case, these two have bfloat16; norms, sums and
+weights are in float32. A case is
 
   bfloat16     all products in bfloat16: what the others are compared with
   MX           trained from its first step in the format, forward and backward
@@ -14,8 +16,9 @@ these two have bfloat16; norms, sums and weights are in float32. A case is
                tenth, by the same rules
 
 with MX one of mx9, mx6 and mx4 and, for comparison, mxfp8_e4m3, mxint8 and
-mxfp4_e2m1. Differences are between runs of equal seeds. NE is the log loss over
-the entropy of the labels; `ne_minus_%` is the difference as a share of it.
+mxfp4_e2m1; `mx4_stochastic` rounds gradients by chance. Differences are between
+runs of equal seeds. NE is the log loss over the entropy of the labels;
+`ne_minus_%` is the difference as a share of it.
 
 Nothing here becomes faster: the formats are emulated (docs/numerics.md). What a
 run costs is of this emulation. A run that has ended in `--runs` is not trained
@@ -29,9 +32,10 @@ import pathlib
 from collections.abc import Iterable, Mapping
 
 from benchmarks import cli, runs
-from benchmarks.dmt_quality import FRAPPE, make_frappe, train_to_the_end
+from benchmarks.dmt_quality import make_frappe, train_to_the_end
 from benchmarks.frappe import NAMES, REBUILT, best_epoch
 from genrec_jax import config as config_lib
+from genrec_jax.config.planted_blocks import planted_blocks
 from genrec_jax.numerics import policy
 from genrec_jax.numerics.products import PRODUCTS
 from genrec_jax.task_kinds import TASK_KINDS
@@ -48,11 +52,16 @@ FORMATS = ('mx9', 'mx6', 'mx4', 'mxfp8_e4m3', 'mxint8', 'mxfp4_e2m1')
 # The first product of a model on Frappe, and its last one.
 OUTER = {
   'dlrm': ('top/linear_0/kernel', 'top/out/kernel'),
+  'clicks': ('top/linear_0/kernel', 'top/out/kernel'),
   'wukong': ('layer_0/fmb/mlp/linear_0/kernel', 'top/out/kernel'),
 }
 HOW = ('', ' cast', ' tuned')
+MODELS = ('dlrm', 'clicks', 'wukong')
+CLICKS = 1_250_000  # of which a tenth validates and a tenth tests
 NOTES = (
   REBUILT,
+  'clicks: 16 fields of 100 values in four blocks, one epoch of batches of '
+  '1,024; a seed is that of weights, batches and log.',
   'std is over seeds, with n - 1; *_minus are means of differences from the '
   'bfloat16 run of the same seed, *_se their standard errors.',
   'products: how many products of the model have which format.',
@@ -66,7 +75,7 @@ class Case:
   """What is trained, with which seeds.
 
   Attributes:
-    model: key of FRAPPE.
+    model: of MODELS.
     recipe: name of the product of all weights but the first and the last.
     how: one of HOW.
     seeds: of the runs.
@@ -112,6 +121,14 @@ def list_cases() -> list[Case]:
     cases += [Case(model, 'mx4', how, one) for how in HOW]
     for f in FORMATS[3:]:
       cases += [Case(model, f, how, one) for how in HOW[:2]]
+  ten = tuple(range(10))
+  cases.append(Case('clicks', BASE, '', ten))
+  for how in HOW[:2]:
+    cases += [Case('clicks', f, how, ten) for f in ('mx9', 'mx6')]
+  for f in ('mx4', 'mxfp4_e2m1'):
+    cases += [Case('clicks', f'{f}{more}', '', three)
+              for more in ('', '_stochastic')]  # fmt: skip
+    cases.append(Case('clicks', f, ' cast', three))
   return cases
 
 
@@ -126,7 +143,7 @@ def main(argv: list[str] | None = None) -> None:
     help='cases whose names begin so, such as dlrm or wukong/mx9',
   )  # fmt: skip
   args = parser.parse_args(argv)
-  if not (args.data or args.smoke):
+  if not (args.data or args.smoke or args.only == ['clicks']):
     parser.error('--data DIR is needed, with the files of Frappe')
   rows = cli.read_rows(args, 'low_precision')
   for case, seed in list_runs(args):
@@ -148,12 +165,14 @@ def list_runs(args: argparse.Namespace) -> list[tuple[Case, int]]:
     cases = [
       dataclasses.replace(case, seeds=(0,))
       for case in cases
-      if case.model == 'dlrm' and case.recipe in (BASE, 'mx4')
+      if case.model == 'dlrm'
+      and case.recipe in (BASE, 'mx4')
+      or case.name == 'clicks/mx4_stochastic'
     ]
   wanted = [
     (case, seed)
-    for model in FRAPPE
-    for seed in range(3)
+    for model in MODELS
+    for seed in range(10)
     for case in cases
     if case.model == model and seed in case.seeds
   ]
@@ -186,7 +205,7 @@ def measure(args: argparse.Namespace, case: Case, seed: int) -> dict:
     'case': f'{case.name}/seed{seed}',
     'kind': 'run',
     'of': case.name,
-    'model': NAMES[case.model],
+    'model': NAMES.get(case.model, 'DLRM'),
     'recipe': case.recipe,
     'how': case.how.strip() or 'trained',
     'seed': seed,
@@ -202,7 +221,7 @@ def train(args: argparse.Namespace, case: Case, seed: int) -> pathlib.Path:
   workdir = find_workdir(args, case, seed)
   if runs.ended(workdir):
     return workdir
-  config = make_frappe(args, case.model, seed)
+  config = make_config(args, case, seed)
   config.numerics.policy = case.policy
   config.eval.splits = ('valid', 'test')
   if case.how == ' tuned':
@@ -214,6 +233,18 @@ def train(args: argparse.Namespace, case: Case, seed: int) -> pathlib.Path:
     config.optimizer.learning_rate *= 0.1
   train_to_the_end(config, workdir)
   return workdir
+
+
+def make_config(args: argparse.Namespace, case: Case, seed: int):
+  """The experiment of a case, with products as they are."""
+  if case.model != 'clicks':
+    return make_frappe(args, case.model, seed)
+  config = planted_blocks(config_lib.dlrm(), 'flat')
+  config.seed = config.data.clicks.seed = seed
+  rows = 4_000 if args.smoke else CLICKS
+  config.data.clicks.update(rows=rows, values=100)
+  config.train.update(batch_size=1024, epochs=1)
+  return config
 
 
 def find_workdir(

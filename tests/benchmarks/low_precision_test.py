@@ -17,7 +17,7 @@ def test_smoke_trains_casts_and_tunes(tmp_path, rows, monkeypatch):
   means = {name for name, row in found.items() if row['kind'] == 'mean'}
   assert means == {
     'dlrm/bfloat16', 'dlrm/bfloat16 tuned', 'dlrm/mx4', 'dlrm/mx4 cast',
-    'dlrm/mx4 tuned',
+    'dlrm/mx4 tuned', 'clicks/mx4_stochastic',
   }  # fmt: skip
   assert found['dlrm/mx4']['products'] == '2 products in bfloat16, 2 in mx4'
   for how in ('', ' cast', ' tuned'):
