@@ -3,11 +3,11 @@
   python -m benchmarks.low_precision --runs DIR --data DIR/frappe
   python -m benchmarks.low_precision --runs DIR --data DIR/frappe --only dlrm
 
-Models are trained on Frappe_x1 by the protocol of configs/frappe.py; *clicks* is
-DLRM on a million generated clicks, for ten seeds: a run takes two minutes, and
-its test split has 125,000 examples. Every product but the first and the last of
-the model has the format of the case, these two have bfloat16; norms, sums and
-weights are in float32. A case is
+Models are trained on Frappe_x1 by the protocol of configs/frappe.py; *clicks*
+is DLRM on a million generated clicks, for ten seeds: a run takes two minutes,
+and its test split has 125,000 examples. Every product but the first and the
+last of the model has the format of the case, these two have bfloat16; norms,
+sums and weights are in float32. A case is
 
   bfloat16     all products in bfloat16: what the others are compared with
   MX           trained from its first step in the format, forward and backward
