@@ -24,7 +24,9 @@ A window W limits that to tokens at most W away. The distance of two history
 tokens is the difference of their positions; history token number u (from 0) is
 u + 1 away from the context, and a target stands after the whole history.
 Contextual tokens, the latest `full_tail` history tokens and, if `full_tail` is
-set, the targets are exempt.
+set, the targets are exempt. With a prefix P, all later tokens also see the
+first P tokens of the history, and the context, however far they are: a window
+with a global prefix is semi-local attention (arXiv 2602.16986).
 """
 
 import functools
@@ -76,6 +78,8 @@ def hstu_attention(
   contextual: int = 0,
   window: int | None = None,
   full_tail: int = 0,
+  prefix: int = 0,
+  max_targets: int | None = None,
   query_lengths: jax.Array | None = None,
   max_queries: int | None = None,
   dropout: float = 0.0,
@@ -120,6 +124,9 @@ def hstu_attention(
       context.
     window: how far a token sees, None for any distance.
     full_tail: latest history tokens which the window does not bind.
+    prefix: oldest history tokens that are seen from beyond the window.
+    max_targets: static bound of `targets`; `max_len` if None. With a window,
+      less is read where it is known.
     query_lengths: `[B]` int32: q holds only the last so many tokens of each
       sequence (the others are cached keys). None: q has every token.
     max_queries: static bound of query_lengths; `max_len` if None.
@@ -137,7 +144,9 @@ def hstu_attention(
     NotImplementedError: the implementation cannot run on this machine.
   """
   _check_tensors(q, k, v, query_lengths is not None)
-  _check_options(mode, max_len, contextual, window, full_tail, dropout)
+  _check_options(
+    mode, max_len, contextual, window, full_tail, prefix, max_targets, dropout
+  )
   batch = _check_lengths_shape(lengths, targets, query_lengths)
   if position_bias is not None:
     _check_position_bias(position_bias.shape, max_len)
@@ -166,6 +175,8 @@ def hstu_attention(
     window=window,
     # Without a window nothing binds the tail: one program for both calls.
     full_tail=full_tail if window is not None else 0,
+    prefix=prefix if window is not None else 0,
+    max_targets=_bound_targets(targets, max_targets, max_len),
     dropout=float(dropout),
   )
   # A caller may close over NumPy arrays, which loops cannot index.
@@ -222,7 +233,15 @@ def _check_tensors(q, k, v, delta: bool) -> None:
       )
 
 
-def _check_options(mode, max_len, contextual, window, full_tail, dropout):
+def _bound_targets(targets, max_targets: int | None, max_len: int) -> int:
+  if targets is None:
+    return 0
+  return max_len if max_targets is None else min(max_targets, max_len)
+
+
+def _check_options(
+  mode, max_len, contextual, window, full_tail, prefix, max_targets, dropout
+):
   if mode not in MODES:
     raise ValueError(f'mode is {mode!r}, must be one of {MODES}.')
   for name, value, least in (
@@ -230,6 +249,8 @@ def _check_options(mode, max_len, contextual, window, full_tail, dropout):
     ('contextual', contextual, 0),
     ('window', 1 if window is None else window, 1),
     ('full_tail', full_tail, 0),
+    ('prefix', prefix, 0),
+    ('max_targets', max_targets or 0, 0),
   ):
     if value < least:
       raise ValueError(f'{name} is {value}, must be at least {least}.')
@@ -296,7 +317,13 @@ def _wrong_lengths(spec: Spec, context: Context, queries: int, keys: int):
     ),
   ]
   if targets is not None:
-    rules += [(targets.min(initial=0) < 0, 'targets holds a negative number.')]
+    rules += [
+      (targets.min(initial=0) < 0, 'targets holds a negative number.'),
+      (
+        targets.max(initial=0) > spec.max_targets,
+        f'targets holds a number above max_targets={spec.max_targets}.',
+      ),
+    ]
   if targets is not None or spec.contextual:
     least = spec.contextual + (0 if targets is None else targets)
     rules += [

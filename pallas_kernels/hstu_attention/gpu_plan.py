@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import triton_call
-from pallas_kernels.hstu_attention import blocks
+from pallas_kernels.hstu_attention import blocks, masks
 from pallas_kernels.hstu_attention.spec import Spec
 
 KERNELS = ('forward', 'backward_queries', 'backward_keys', 'backward_bias')
@@ -41,6 +41,8 @@ class Constants(NamedTuple):
     contextual: as in the spec.
     window: as in the spec; 0 for none.
     full_tail: as in the spec.
+    prefix: tokens at the head of a sequence that are seen from beyond the
+      window, context and history together; 0 for none.
     drop_below: hashes below it are dropped; 0 for no dropout.
     precision: precision of float32 products: 'ieee' or 'tf32'.
     tanh: whether the sigmoid is taken from the approximate tanh of the chip.
@@ -69,6 +71,7 @@ class Constants(NamedTuple):
   contextual: int
   window: int
   full_tail: int
+  prefix: int
   drop_below: int
   precision: str
   tanh: bool
@@ -236,6 +239,7 @@ def _constants(
     contextual=spec.contextual,
     window=spec.window or 0,
     full_tail=spec.full_tail,
+    prefix=masks.prefix_tokens(spec),
     drop_below=int(spec.dropout * 2**32),
     precision=_precision(),
     # Its error of 2^-11 drowns in the rounding of the weights to bfloat16.

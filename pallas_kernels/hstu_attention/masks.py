@@ -72,7 +72,7 @@ def is_visible(spec: Spec, same_token, query_order, key_order, limit):
   """Whether a query sees a key of its own sequence.
 
   Args:
-    spec: window, full_tail and contextual are read.
+    spec: window, full_tail, prefix and contextual are read.
     same_token: whether both are the same token.
     query_order: order of the query.
     key_order: order of the key.
@@ -85,12 +85,25 @@ def is_visible(spec: Spec, same_token, query_order, key_order, limit):
     if spec.full_tail:
       # Targets have the order `limit`, so they are exempt too.
       near |= query_order >= limit - spec.full_tail
+    if spec.prefix:
+      near |= key_order < prefix_end(spec)
     seen &= near
   if spec.contextual:
     # After the window, which does not bind contextual tokens. They see each
     # other and the history both ways, and no target.
     seen |= (query_order == 0) & (key_order < limit)
   return seen
+
+
+def prefix_end(spec: Spec) -> int:
+  """The order from which on keys are no longer of the prefix."""
+  # Context has order 0 and belongs to it, if there is a prefix.
+  return spec.prefix + (1 if spec.contextual else 0)
+
+
+def prefix_tokens(spec: Spec) -> int:
+  """How many tokens at the head of a sequence are seen from everywhere."""
+  return spec.contextual + spec.prefix if spec.prefix else 0
 
 
 def key_places(spec: Spec, context: Context, capacity: int) -> TokenPositions:

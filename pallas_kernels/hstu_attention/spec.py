@@ -21,6 +21,8 @@ class Spec:
     window: how far back a token sees, None for all the way.
     full_tail: latest tokens of the history that the window does not bind.
     dropout: share of the weights to drop.
+    prefix: oldest tokens of the history that are seen from beyond the window.
+    max_targets: bound of the targets of a sequence.
   """
 
   max_len: int
@@ -32,6 +34,8 @@ class Spec:
   window: int | None
   full_tail: int
   dropout: float
+  prefix: int = 0
+  max_targets: int = 0
 
 
 class Tensors(NamedTuple):

@@ -212,7 +212,8 @@ def _forward_kernel(
 ):
   group, i, step = (pl.program_id(axis) for axis in range(3))
   # The key block of this step, if the query block sees so many.
-  j = first[i] + step
+  runs = tpu_layout.count_runs(spec)
+  j = tpu_grid.key_block(i, step, first, last, runs)
 
   @pl.when(step == 0)
   def _():
@@ -221,7 +222,7 @@ def _forward_kernel(
       scratch['top'][...] = jnp.full_like(scratch['top'], LOWEST)
       scratch['total'][...] = jnp.zeros_like(scratch['total'])
 
-  @pl.when(j <= last[i])
+  @pl.when(j <= last[runs * i + runs - 1])
   def _():
     tile = tpu_tile.build(
       spec,
@@ -245,7 +246,7 @@ def _forward_kernel(
       scratch['sum'][h] += tpu_tile.dot(weights.astype(v.dtype), v, 1, 0)
 
   # Not the last step of the grid, for which `pl.num_programs` is wrong in vmap.
-  @pl.when(j == jnp.maximum(last[i], first[i]))
+  @pl.when(j == tpu_grid.last_block(i, first, last, runs))
   def _():
     number = tpu_layout.SCALE
     scale = inputs['queries'][:, number : number + 1]

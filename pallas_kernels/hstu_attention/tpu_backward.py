@@ -114,7 +114,8 @@ def _by_query_kernel(
   spec, plan, first, last, shift, seed, inputs, outputs, total
 ):
   group, i, step = (pl.program_id(axis) for axis in range(3))
-  j = first[i] + step
+  runs = tpu_layout.count_runs(spec)
+  j = tpu_grid.key_block(i, step, first, last, runs)
   tables = [outputs[name] for name in ('position', 'time') if name in outputs]
 
   # The tables collect over the whole group, dq over one query block.
@@ -127,7 +128,7 @@ def _by_query_kernel(
   def _():
     total[...] = jnp.zeros_like(total)
 
-  @pl.when(j <= last[i])
+  @pl.when(j <= last[runs * i + runs - 1])
   def _():
     distance = tpu_grid.distance(plan, i, j, shift)
     tile = tpu_tile.build(
@@ -157,7 +158,7 @@ def _by_query_kernel(
     if 'time' in outputs:
       tpu_tile.add_time_gradient(outputs['time'], tile, shared)
 
-  @pl.when(j == jnp.maximum(last[i], first[i]))
+  @pl.when(j == tpu_grid.last_block(i, first, last, runs))
   def _():
     outputs['q'][...] = (spec.alpha * total[...]).astype(outputs['q'].dtype)
 
@@ -233,7 +234,10 @@ def _by_key_kernel(
 
   # A run may contain query blocks that do not see this key block: those that
   # have no rows of its kind.
-  @pl.when((step < count) & (first[i] <= j) & (j <= last[i]))
+  runs = tpu_layout.count_runs(spec)
+  is_seen = tpu_grid.is_seen(i, j, first, last, runs)
+
+  @pl.when((step < count) & is_seen)
   def _():
     tile = tpu_tile.build(
       spec,

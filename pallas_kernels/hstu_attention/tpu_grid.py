@@ -65,25 +65,62 @@ def by_query(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
     call: positions and ranges of the tokens.
   """
 
-  def key_block(i, step, first, last, *_):
+  query_blocks = call.queries.shape[0] // plan.block_q
+  runs = call.first.shape[0] // query_blocks
+
+  def read_block(i, step, first, last, *_):
     # Steps beyond the last block read it again, which costs no copy.
-    return jnp.minimum(first[i] + step, jnp.maximum(last[i], 0))
+    end = last_block(i, first, last, runs)
+    return jnp.minimum(key_block(i, step, first, last, runs), end)
 
   inputs = _inputs(operands, call)
   # Keys run along the lanes of a tile, so their fields are rows.
   inputs['keys'] = inputs['keys'].T
-  query_blocks = call.first.shape[0]
   # A number known at run time: the grid is as long as the longest range.
-  steps = jnp.max(call.last - call.first, initial=0) + 1
+  counts = jnp.maximum(call.last - call.first + 1, 0).reshape(-1, runs).sum(1)
+  steps = jnp.max(counts, initial=1)
   return _side(
     plan,
     (query_blocks, steps),
     (call.first, call.last, call.shift, call.seed),
     inputs,
     query=lambda i, step, *scalars: i,
-    key=key_block,
+    key=read_block,
     turned=False,
   )
+
+
+def key_block(i, step, first, last, runs: int):
+  """The key block that a query block takes in a step.
+
+  Beyond its last block, a number above `last_block`.
+
+  Args:
+    i: the query block.
+    step: number of the step.
+    first: as in `TokenPlaces`.
+    last: as in `TokenPlaces`.
+    runs: of `tpu_layout.count_runs`.
+  """
+  j = first[runs * i] + step
+  if runs > 1:
+    count = jnp.maximum(last[2 * i] - first[2 * i] + 1, 0)
+    j = jnp.where(step < count, j, first[2 * i + 1] + step - count)
+  return j
+
+
+def last_block(i, first, last, runs: int):
+  """The last key block of a query block; its first one if it sees none."""
+  at = runs * i + runs - 1
+  return jnp.maximum(last[at], first[at])
+
+
+def is_seen(i, j, first, last, runs: int):
+  """Whether a query block sees a key block."""
+  seen = (first[runs * i] <= j) & (j <= last[runs * i])
+  if runs > 1:
+    seen |= (first[2 * i + 1] <= j) & (j <= last[2 * i + 1])
+  return seen
 
 
 def by_key(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:

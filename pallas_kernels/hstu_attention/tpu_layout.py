@@ -57,8 +57,9 @@ class TokenPlaces(NamedTuple):
   Attributes:
     queries: `[R, 8]` fields of each row; segment 0 for rows without a query.
     keys: `[K, 8]` fields of each key; segments from 1, B + 1 for padding.
-    first: `[R / block_q]` first key block a query block sees.
-    last: `[R / block_q]` last one; smaller than `first` if it sees none.
+    first: `[R / block_q * runs]` first key block a query block sees, of each of
+      its `count_runs` runs of blocks, which follow one another.
+    last: `[R / block_q * runs]` last one; smaller than `first` if it sees none.
     shift: tiles by which a query block's tokens are ahead of its rows.
     span_start: `[spans * K / block_k]` the query blocks that see a key block
       are a few runs of blocks; the first block of each run.
@@ -203,8 +204,8 @@ def call(
     lax.bitcast_convert_type(scale, jnp.int32),
   )
   queries = place_queries(where, _stack(fields))
-  first, last = key_range(spec, query)
-  bounds = place_queries(where, jnp.stack([first, last], 1))
+  bounds = [*key_range(spec, query), *prefix_range(spec, query)]
+  bounds = place_queries(where, jnp.stack(bounds, 1))
   blocks = keys // plan.block_k
   ranges = _ranges(spec, plan, queries, bounds, blocks)
   # The same for all queries of a block; rows without one must not win the
@@ -251,6 +252,20 @@ def key_range(spec: Spec, query: masks.TokenPositions):
   return first, last
 
 
+def prefix_range(spec: Spec, query: masks.TokenPositions):
+  """First and last key token of the prefix that each query sees; () without."""
+  if not spec.prefix:
+    return ()
+  start = query.token - query.position
+  last = start + masks.prefix_tokens(spec) - 1
+  return start, jnp.minimum(last, query.token)
+
+
+def count_runs(spec: Spec) -> int:
+  """Runs of key blocks that a query block sees; a prefix is one of its own."""
+  return 2 if spec.prefix else 1
+
+
 def _is_tail(spec: Spec, order, limit):
   """Whether the window does not bind a token."""
   if spec.full_tail:
@@ -263,29 +278,31 @@ def _ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
   real = queries[:, SEGMENT] > 0
   order, limit = queries[:, ORDER], queries[:, LIMIT]
 
-  def hull(chosen):
+  def hull(chosen, run=0):
     # A block in which no row is chosen has an empty hull: first beyond the last
     # block, last before the first.
-    low = jnp.where(chosen, bounds[:, 0] // plan.block_k, blocks)
-    high = jnp.where(chosen, bounds[:, 1] // plan.block_k, -1)
+    low = jnp.where(chosen, bounds[:, 2 * run] // plan.block_k, blocks)
+    high = jnp.where(chosen, bounds[:, 2 * run + 1] // plan.block_k, -1)
     low = low.reshape(-1, plan.block_q).min(1)
     return low, high.reshape(-1, plan.block_q).max(1)
 
   # Rows of one kind see key blocks that only move forward with the row, so the
   # query blocks that see a key block are one run of each kind.
-  near, kinds = real, []
+  near, kinds = real, []  # of rows, and of what each is read by them
   if spec.contextual:
-    kinds.append(near & (order == 0))
+    kinds.append((near & (order == 0), 0))
     # Each row is of one kind, or a key block would count it twice.
     near &= order != 0
   if spec.full_tail:
     tail = _is_tail(spec, order, limit)
-    kinds.append(near & tail)
+    kinds.append((near & tail, 0))
     near &= ~tail
+  if spec.prefix:
+    kinds.append((near, 1))
   starts, ends = [], []
   key_block = jnp.arange(blocks, dtype=jnp.int32)
-  for chosen in (near, *kinds):
-    low, high = hull(chosen)
+  for chosen, run in ((near, 0), *kinds):
+    low, high = hull(chosen, run)
     # Empty blocks have no bounds of their own and take a neighbour's, so that
     # both sequences rise and can be searched.
     low, high = lax.cummin(low, reverse=True), lax.cummax(high)
@@ -303,8 +320,17 @@ def _ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
   start = jnp.maximum(start, before + 1)
   count = jnp.maximum(end - start + 1, 0)
   first, last = hull(real)
+  if spec.prefix:
+    # What the window reaches is read with it, and so are the prefixes of later
+    # sequences of a block: they would make the run as long as the first one.
+    reach = jnp.repeat(first, plan.block_q)
+    head, neck = hull(near & (bounds[:, 2] // plan.block_k < reach), 1)
+    neck = jnp.minimum(neck, first - 1)
+    first, last = (jnp.stack(x, 1).reshape(-1)
+                   for x in ((head, first), (neck, last)))  # fmt: skip
   # A block that sees nothing must name a block that exists.
-  first = jnp.where(last < 0, 0, first)
+  first = jnp.where(last < first, 0, first)
+  last = jnp.where(last < first, -1, last)
   return first, last, start.reshape(-1), count.reshape(-1)
 
 

@@ -32,13 +32,14 @@ from pallas_kernels.hstu_attention.triton_tiles import (
 
 @triton.jit
 def _rows(difference, place, s: tl.constexpr):
-  """The first block of queries of a difference, and the one after the last."""
+  """Blocks of queries of a difference: [first, gap) and [after, last)."""
   start, query_base, length, skipped, history, head = place
   block: tl.constexpr = s.block_q
   blocks = (length + block - 1) // block
   # Row block i meets key block i - difference, which must not be negative.
   first = tl.maximum(skipped // block, difference)
   last = blocks
+  gap = first
   if s.contextual:
     # Only contextual tokens look ahead.
     ahead: tl.constexpr = (s.contextual + block - 1) // block
@@ -51,8 +52,14 @@ def _rows(difference, place, s: tl.constexpr):
     far = (difference - 1) * block + 1 - shift > s.window
     # The block in which the full tail begins, or else the targets.
     exempt = tl.maximum(history - s.full_tail, 0) // block
-    first = tl.where(far, tl.maximum(first, exempt), first)
-  return first, last
+    after = tl.where(far, tl.maximum(first, exempt), first)
+    if s.prefix:
+      # And the rows whose keys are of the prefix.
+      heads: tl.constexpr = (s.prefix + block - 1) // block
+      gap = tl.minimum(tl.maximum(difference + heads, first), last)
+      after = tl.maximum(after, gap)
+    return first, gap, after, last
+  return first, first, first, last
 
 
 @triton.jit
@@ -91,8 +98,9 @@ def backward_bias(
     # The heads are walked below.
     place = sequence(sequences, item * s.heads, s)
     start, query_base, length, skipped, history, _ = place
-    first, last = _rows(difference, place, s)
-    for block in range(first, last):
+    first, gap, after, last = _rows(difference, place, s)
+    for step in range(first, last - (after - gap)):
+      block = tl.where(step < gap, step, step + (after - gap))
       row = block * s.block_q + inside
       key = (block - difference) * s.block_q + inside
       real = (row >= skipped) & (row < length)

@@ -145,7 +145,7 @@ def forward(
   total = make_filled(s.block_q, 0.0)
   ranges = keys_of_rows(row0, length, history, s)
   # Two loops, one body: tiles visible as a whole are compiled without masks.
-  for key0 in range(ranges[1], ranges[2], s.block_k):
+  for key0 in range(ranges[2], ranges[3], s.block_k):
     acc, peak, total = _forward_tile(
       acc,
       peak,
@@ -296,7 +296,7 @@ def backward_queries(
   tables = (position_table, time_cells, seed)
   acc = zeros(s.block_q, s.width_qk)
   ranges = keys_of_rows(row0, length, history, s)
-  for key0 in range(ranges[1], ranges[2], s.block_k):
+  for key0 in range(ranges[2], ranges[3], s.block_k):
     acc = _queries_tile(
       acc,
       q_tile,

@@ -27,9 +27,9 @@ def keys_of_rows(row0, length, history, s: tl.constexpr):
     s: constants.
 
   Returns:
-    (low, full, edge, high, jump, end): [full, edge) is visible as a whole;
-    [low, full), [edge, high) and [jump, end) need a mask. Starts are multiples
-    of block_k.
+    (head, low, full, edge, high, jump, end): [full, edge) is visible as a
+    whole; [0, head), [low, full), [edge, high) and [jump, end) need a mask.
+    Starts are multiples of block_k.
   """
   block: tl.constexpr = s.block_k
   row1 = tl.minimum(row0 + s.block_q, length)
@@ -55,6 +55,7 @@ def keys_of_rows(row0, length, history, s: tl.constexpr):
   # is assigned in a branch.
   low = edge * 0
   full = low
+  head = low
   if s.window:
     shift: tl.constexpr = max(s.contextual - 1, 0)
     first_order = order(row0, limit, s)
@@ -74,14 +75,16 @@ def keys_of_rows(row0, length, history, s: tl.constexpr):
     # Rounded outwards for what is read, inwards for what needs no mask.
     low = tl.minimum(low // block * block, edge)
     full = tl.minimum(tl.maximum(_round_up(full, block), low), edge)
-  return low, full, edge, high, jump, end
+    if s.prefix:
+      head = tl.minimum(head + (s.prefix + block - 1) // block * block, low)
+  return head, low, full, edge, high, jump, end
 
 
 @triton.jit
 def masked_keys(ranges, s: tl.constexpr):
   """How many of the tiles of `keys_of_rows` need a mask."""
-  low, full, edge, high, jump, end = ranges
-  return (full - low + high - edge + end - jump) // s.block_k
+  head, low, full, edge, high, jump, end = ranges
+  return (head + full - low + high - edge + end - jump) // s.block_k
 
 
 @triton.jit
@@ -93,10 +96,11 @@ def masked_key(ranges, tile, s: tl.constexpr):
     tile: number of the tile, below `masked_keys`.
     s: constants.
   """
-  low, full, edge, high, jump, end = ranges
-  # Counts through the first run, then skips the unmasked tiles, then the gap
-  # before the diagonal of the targets.
-  first = low + tile * s.block_k
+  head, low, full, edge, high, jump, end = ranges
+  # Counts through the prefix and the first run, then skips the unmasked tiles,
+  # then the gap before the diagonal of the targets.
+  first = tile * s.block_k
+  first = tl.where(first >= head, first + (low - head), first)
   first = tl.where(first >= full, first + (edge - full), first)
   return tl.where(first >= high, first + (jump - high), first)
 
@@ -165,6 +169,11 @@ def rows_of_keys(key0, length, skipped, history, s: tl.constexpr):
       # Behind the window, only the rows that it does not bind.
       tail = tl.maximum(history - s.full_tail, 0) // block * block
       tail = tl.minimum(tl.maximum(tail, near), end)
+    if s.prefix:
+      # All later rows see what is of the prefix, wherever they are.
+      near = tl.where(key0 < s.prefix, end, near)
+      edge = tl.where(key1 <= s.prefix, end, edge)
+      tail = tl.maximum(tail, near)
   return head, context, begin, full, edge, near, tail, end
 
 

@@ -146,6 +146,8 @@ def visibility_mask(row, key, history, s: tl.constexpr):
     near = query_order - key_order <= s.window
     if s.full_tail:
       near = near | (query_order >= limit - s.full_tail)
+    if s.prefix:
+      near = near | (key < s.prefix)
     seen = seen & near
   if s.contextual:
     seen = seen | ((query_order == 0) & (key_order < limit))

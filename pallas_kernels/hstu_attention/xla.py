@@ -37,8 +37,9 @@ class QueryRows(NamedTuple):
     row: first row, in the sequence, or in its queries where q is a tail.
     block: rows at once.
     blocks: how many such blocks.
-    column: first key, in the sequence.
-    width: how many keys.
+    head: how many keys at the head of the sequence, a prefix.
+    column: first key behind these, in the sequence.
+    width: how many keys, those of the head too.
     shortest: members are the sequences longer than this ...
     longest: ... and no longer than this.
     chunk: sequences at once.
@@ -47,11 +48,19 @@ class QueryRows(NamedTuple):
   row: int
   block: int
   blocks: int
+  head: int
   column: int
   width: int
   shortest: int
   longest: int
   chunk: int
+
+  def columns(self) -> jax.Array:
+    """`[width]` positions of the keys."""
+    behind = self.column + jnp.arange(self.width - self.head)
+    if not self.head:
+      return behind
+    return jnp.concatenate([jnp.arange(self.head), behind])
 
 
 def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
@@ -63,16 +72,13 @@ def _round_up(value: int, multiple: int) -> int:
   return -(-value // multiple) * multiple
 
 
-def groups(
-  spec: Spec, batch: int, tail: bool, targets: bool
-) -> list[QueryRows]:
+def groups(spec: Spec, batch: int, tail: bool) -> list[QueryRows]:
   """The static plan.
 
   Args:
     spec: options of the call.
     batch: sequences B.
     tail: whether q holds only the last tokens of each sequence.
-    targets: whether there are targets.
   """
   # Blocks of equal size, few enough for a short program and long enough for an
   # efficient product.
@@ -83,34 +89,47 @@ def groups(
   parts = -(-rows // MAX_BLOCK)
   block = _round_up(-(-rows // parts), 8)
 
-  def group(row, blocks, column, width, shortest, longest):
+  def group(row, blocks, column, end, shortest, longest):
+    head = _round_up(masks.prefix_tokens(spec), 8)
+    if column <= head:
+      head = column = 0
+    width = head + end - column
     # As many sequences at once as keep the scores in the cache.
     chunk = max(1, min(batch, CHUNK_ELEMENTS // (block * width)))
     return QueryRows(
-      row, block, blocks, column, width, shortest, longest, chunk
+      row, block, blocks, head, column, width, shortest, longest, chunk
     )
+
+  def first_column(row):
+    """The first key that a query looks back to, if the row is no later."""
+    # The full tail looks back further than the window.
+    if spec.window is None or spec.full_tail:
+      return 0
+    # Targets look back from where the first of them stands. The context counts
+    # as one step before the history, so it is read as soon as the reach gets
+    # there; the start is rounded down to whole vectors.
+    column = row - spec.window - spec.max_targets
+    return 0 if column < max(spec.contextual, 1) else column // 8 * 8
 
   if tail:
     blocks = -(-spec.max_queries // block)
     # Any query may be the last of its sequence, so a group reads all keys of
-    # its members; grouping by length keeps short ones from paying for long
-    # ones.
-    return [group(0, blocks, 0, e + size, e, e + size) for e in edges]
+    # its members, or those that a window leaves of them; grouping by length
+    # keeps short ones from paying for long ones.
+    return [
+      # Context may ask, too, and sees everything.
+      group(0, blocks, 0 if spec.contextual >= e + 1 - spec.max_queries
+            else first_column(e + 1 - spec.max_queries), e + size, e, e + size)
+      for e in edges
+    ]  # fmt: skip
   plan = []
   for edge in edges:
-    column = 0
-    # Targets and the full tail look back further than their window.
-    if spec.window is not None and not targets and not spec.full_tail:
-      # The first row of the block looks back furthest. The context counts as
-      # one step before the history, so it is read as soon as the reach gets
-      # there; the start is rounded down to whole vectors.
-      column = edge - spec.window
-      column = 0 if column < max(spec.contextual, 1) else column // 8 * 8
     end = edge + size
+    column = first_column(edge)
     if edge < spec.contextual:  # sees later tokens too
-      end = _round_up(spec.max_len, 8)
+      end, column = _round_up(spec.max_len, 8), 0
     # Longer than the first row, or no query of the block exists.
-    plan.append(group(edge, parts, column, end - column, edge, spec.max_len))
+    plan.append(group(edge, parts, column, end, edge, spec.max_len))
   return plan
 
 
@@ -181,7 +200,7 @@ def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
   # The last chunk may run past the group; such members have no tokens.
   length = jnp.where(member < last, length, 0)
   row = row + jnp.arange(group.block)
-  column = group.column + jnp.arange(group.width)
+  column = group.columns()
   if tail:
     queries = jnp.where(member < last, context.query_lengths[user], 0)
     # A row counts from the first query; its position differs from sequence to
@@ -323,7 +342,7 @@ def _shared_positions(group: QueryRows, row, tensors: Tensors, tail: bool):
   if table is None or tail:
     return None, None
   n = (table.shape[0] + 1) // 2
-  column = group.column + jnp.arange(group.width)
+  column = group.columns()
   rows = row + jnp.arange(group.block)
   relative = _relative(column[None], rows[:, None], n)
   return table[relative], relative
@@ -367,7 +386,7 @@ def _for_each_block(plan, context, carry, start, visit, finish):
 def _plan(spec, context):
   tail = context.query_lengths is not None
   batch = context.lengths.shape[0]
-  return tail, groups(spec, batch, tail, context.targets is not None)
+  return tail, groups(spec, batch, tail)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

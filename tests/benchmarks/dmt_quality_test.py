@@ -82,6 +82,7 @@ def test_compression_is_that_of_the_towers(model):
   assert bench.find_compression(options, towers) == 1
 
 
+@pytest.mark.slow
 def test_smoke_trains_each_choice_and_continues(tmp_path, rows):
   argv = ['--smoke', '--results', str(tmp_path), '--runs', str(tmp_path / 'r')]
   bench.main([*argv, '--only', 'planted'])

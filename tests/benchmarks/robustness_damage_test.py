@@ -21,6 +21,7 @@ def test_a_sample_of_all_damages(targets):
   assert next(x for x in everything if x['case'] == 'all')['openings'] == 48
 
 
+@pytest.mark.slow
 def test_a_sample_of_damages_to_requests(tmp_path):
   targets = damage.make_targets(tmp_path, ['requests'])
   files = targets[0].files()

@@ -22,7 +22,8 @@ FILES = sorted((ROOT / 'configs').glob('*.py'))
 # What the others run through as well.
 ALIKE = (
   'dmt_dcn_synthetic', 'dmt_wukong_synthetic', 'gr_ml1m', 'gr_streaming',
-  'gr_yambda', 'gsasrec_ml1m', 'own_requests',
+  'gr_yambda', 'gsasrec_ml1m', 'hstu_large_ml1m', 'hstu_ml1m', 'own_requests',
+  'sasrec_ml1m', 'wukong_frappe',
 )  # fmt: skip
 QUICK = [file for file in FILES if file.stem not in ALIKE]
 

@@ -75,7 +75,7 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize(
   'model, name',
   [
-    ('wukong', 'row_wise, fsdp'),
+    ('deepfm', 'row_wise, fsdp'),
     *(
       pytest.param(model, name, marks=pytest.mark.slow)
       for model in CONFIGS

@@ -31,6 +31,7 @@ MASKS = {
   'targets': dict(targets=jnp.array([0, 17, 0, 0, 39, 5], jnp.int32)),
   'window': dict(window=9),
   'full_tail': dict(window=9, full_tail=4),
+  'prefix': dict(window=9, prefix=5),
   'queries': dict(queries=12),
 }
 COMBINED = [
@@ -40,6 +41,8 @@ COMBINED = [
   ('targets', 'window'),
   ('targets', 'queries'),
   ('contextual', 'targets', 'full_tail'),
+  ('contextual', 'targets', 'prefix'),
+  ('prefix', 'queries'),
   tuple(MASKS),
 ]
 

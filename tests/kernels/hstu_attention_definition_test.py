@@ -29,7 +29,9 @@ def kept(head, query, key):
   )
 
 
-def sees(i, j, length, targets=0, contextual=0, window=None, full_tail=0):
+def sees(
+  i, j, length, targets=0, contextual=0, window=None, full_tail=0, prefix=0
+):
   """The table of `api`, in words: does token i of a sequence see token j?"""
   history = length - targets - contextual
   kind = [
@@ -50,6 +52,8 @@ def sees(i, j, length, targets=0, contextual=0, window=None, full_tail=0):
   mine = history if kind[0] == 'target' else i - contextual
   if full_tail and mine >= history - full_tail:
     return True
+  if prefix and j < contextual + prefix:
+    return True
   return mine - (-1 if kind[1] == 'context' else j - contextual) <= window
 
 
@@ -57,7 +61,9 @@ def attention(a, mode, dropout):
   """The formulas of `api`, one weight at a time."""
   q, k, v = (np.asarray(a[n], np.float64) for n in ('q', 'k', 'v'))
   n = (len(a['position_bias']) + 1) // 2
-  rules = {x: a[x] for x in ('contextual', 'window', 'full_tail') if x in a}
+  rules = {
+    x: a[x] for x in ('contextual', 'window', 'full_tail', 'prefix') if x in a
+  }
   lengths = a['lengths']
   asking = a.get('query_lengths', lengths)
   targets = a.get('targets', np.zeros_like(lengths))
@@ -125,7 +131,9 @@ def test_the_closed_form_is_the_table_in_words():
   rng = np.random.default_rng(0)
   seen = 0
   for _ in range(60):
-    contextual, candidates, tail = (int(x) for x in rng.integers(0, 4, 3))
+    contextual, candidates, tail, prefix = (
+      int(x) for x in rng.integers(0, 4, 4)
+    )
     window = [None, 1, 3, 30][rng.integers(4)]
     length = contextual + candidates + int(rng.integers(0, 12))
     spec = Spec(
@@ -138,6 +146,7 @@ def test_the_closed_form_is_the_table_in_words():
       window=window,
       full_tail=tail if window else 0,
       dropout=0.0,
+      prefix=prefix if window else 0,
     )
     end = masks.target_limit(length, candidates, contextual)
     place = jnp.arange(LONGEST)  # one shape: one compilation
@@ -151,7 +160,16 @@ def test_the_closed_form_is_the_table_in_words():
     )
     expected = [
       [
-        sees(i, j, length, candidates, contextual, window, spec.full_tail)
+        sees(
+          i,
+          j,
+          length,
+          candidates,
+          contextual,
+          window,
+          spec.full_tail,
+          spec.prefix,
+        )
         for j in range(length)
       ]
       for i in range(length)

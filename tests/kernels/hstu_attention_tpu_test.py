@@ -69,6 +69,8 @@ def context(**options) -> Context:
     dict(window=9),
     dict(window=9, contextual=3),
     dict(window=9, full_tail=4, contextual=3),
+    dict(window=9, prefix=5),
+    dict(window=9, full_tail=4, contextual=3, prefix=9),
   ],
   ids=str,
 )
@@ -96,9 +98,21 @@ def test_each_block_that_is_seen_is_walked_once_from_both_sides(options, tail):
   seen &= query[:, None, tpu_layout.SEGMENT] == key[None, :, tpu_layout.SEGMENT]
   blocks = seen.reshape(-1, plan.block_q, CAPACITY // 8, 8).any((1, 3))
   number = np.arange(CAPACITY // 8)
-  walked = call.first[:, None] <= number
-  walked &= number <= call.last[:, None]
+  runs = tpu_layout.count_runs(spec)
+  of_query = np.arange(len(blocks))[:, None]
+  walked = np.asarray(
+    tpu_grid.is_seen(of_query, number[None], call.first, call.last, runs)
+  )
   assert np.all(walked | ~blocks)
+  # Step by step, each once, and nothing else.
+  taken = np.asarray(tpu_grid.key_block(
+    of_query, np.arange(len(number) + 1)[None], call.first, call.last, runs
+  ))  # fmt: skip
+  end = np.asarray(tpu_grid.last_block(of_query, call.first, call.last, runs))
+  for i, own in enumerate(taken):
+    mine = own[own <= end[i]]
+    if walked[i].any():
+      assert mine.tolist() == np.flatnonzero(walked[i]).tolist()
   counts = call.span_count.reshape(-1, len(number)).sum(0)
   steps = np.arange(counts.max() + 2)[:, None]
   found, total = tpu_grid.query_block(
@@ -126,6 +140,16 @@ def test_a_window_is_not_walked_like_the_whole_history():
   steps = np.asarray(call.last - call.first) + 1
   assert np.max(steps[:-1]) <= 4 and steps[-1] == 1024 // 8
   assert np.max(call.span_count.reshape(2, -1).sum(0)) <= 3
+
+
+def test_a_prefix_costs_its_own_blocks():
+  spec = dataclasses.replace(SPEC, max_len=1024, window=9, prefix=12)
+  data = Context(jnp.array([500, 524]), *[None] * 6)
+  where = tpu_layout.layout(spec, PLAN, data, 1024, aligned=False)
+  call = tpu_layout.call(spec, PLAN, data, where, 1024)
+  counts = np.maximum(np.asarray(call.last - call.first) + 1, 0)
+  # Two or three blocks of a prefix, and those of the window.
+  assert np.max(counts.reshape(-1, 2).sum(1)) <= 8
 
 
 @pytest.mark.parametrize('contextual', [0, 3])

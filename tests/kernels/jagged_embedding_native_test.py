@@ -86,6 +86,7 @@ def compute() -> tuple[dict, dict]:
   return exact, fused
 
 
+@pytest.mark.slow  # compiles four libraries
 def test_all_libraries_give_the_same_bits(libraries, monkeypatch):
   """Only those without FMA round otherwise: processors before AVX2."""
   paths = {'native': compiler.make_library(), **libraries}

@@ -17,6 +17,7 @@ from genrec_jax import notebook
 from genrec_jax.config import ConfigError, sweeps
 from genrec_jax.report.axes import linear_axis
 from genrec_jax.report.charts import Chart, Series
+from tests.marks import slow
 
 nbformat = pytest.importorskip('nbformat', reason="pip install -e '.[dev]'")
 nbclient = pytest.importorskip('nbclient', reason="pip install -e '.[dev]'")
@@ -101,7 +102,7 @@ def check_outputs(name: str, book) -> None:
     at = found.end()
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', ['tpu', slow('quickstart')])
 def test_a_notebook_runs_from_start_to_end(name, tmp_path):
   book = read(name)
   for cell in code_cells(book):

@@ -255,7 +255,7 @@ def test_predictions(run, monkeypatch):
 # Reports read vectors by what predictions do.
 @pytest.mark.parametrize(
   'run',
-  slow_but(CONFIGS, ['retrieval', 'ranking', 'request_ranking']),
+  slow_but(CONFIGS, ['retrieval', 'ranking']),
   indirect=True,
 )
 def test_training_and_report(run, monkeypatch, tmp_path):

@@ -314,6 +314,7 @@ def test_a_stream_that_is_killed_goes_on_to_the_last_bit(
   assert_same_weights(tmp_path, whole.workdir, whole.config)
 
 
+@pytest.mark.slow
 def test_shuffled_requests_that_are_killed(tmp_path, monkeypatch):
   report = train(tmp_path / 'whole', *SHUFFLED)
   found = train_with_a_crash(
