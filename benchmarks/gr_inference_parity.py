@@ -32,6 +32,9 @@ CASES = {
 } | {
   'start': (True, dict(START, context_mask='causal')),
   'start_window': (True, dict(START, context_mask='causal', window=7)),
+  'start_semi_local': (
+    True, dict(START, context_mask='causal', window=7, prefix=5),
+  ),
   'start_interleaved': (
     True, dict(START, context_mask='causal', layout='interleaved'),
   ),

@@ -48,7 +48,9 @@ def layer_norm(x, scale=1.0, shift=0.0, eps=1e-5):
 
 
 @functools.cache  # for the derivatives of all parameters
-def write_mask(tokens, asked, contextual, window, full_tail) -> np.ndarray:
+def write_mask(
+  tokens, asked, contextual, window, full_tail, prefix=0
+) -> np.ndarray:
   """The mask in words, pair by pair."""
   history = tokens - asked - contextual
 
@@ -68,7 +70,9 @@ def write_mask(tokens, asked, contextual, window, full_tail) -> np.ndarray:
       distance = place(i) - place(j)
     if window is None or distance <= window:
       return True
-    return full_tail > 0 and place(i) >= history - full_tail
+    if full_tail > 0 and place(i) >= history - full_tail:
+      return True
+    return prefix > 0 and place(j) < prefix
 
   every = range(tokens)
   return np.array([[sees(i, j) for j in every] for i in every])
@@ -355,7 +359,12 @@ class Oracle:
     c = self.c
     asked = 0 if self.is_listwise(train) else kinds.count(CANDIDATE)
     contextual = kinds.count(CONTEXT) if c.context_mask == 'both' else 0
-    return write_mask(len(kinds), asked, contextual, c.window, c.full_tail)
+    prefix = c.prefix
+    if prefix and not contextual:
+      prefix += kinds.count(CONTEXT)
+    return write_mask(
+      len(kinds), asked, contextual, c.window, c.full_tail, prefix
+    )
 
   def bias(self, name, tokens, i, j, train):
     total = 0.0

@@ -40,6 +40,11 @@ CASES = {
   'causal_context': (True, dict(context_mask='causal')),
   'window': (True, dict(window=7)),
   'window_full_tail': (True, dict(window=7, full_tail=4)),
+  'semi_local': (True, dict(window=7, prefix=5)),
+  'semi_local_causal': (
+    True,
+    dict(window=6, prefix=3, context_mask='causal'),
+  ),
   'truncated': (True, dict(truncated_layers=1, truncated_to=9)),
   'group_norm': (True, dict(group_norm=True)),
   'no_actions': (True, dict(layout='no_actions')),

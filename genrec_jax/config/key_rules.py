@@ -421,6 +421,7 @@ MODEL = {
   'context_mask': NAME,
   'window': maybe(whole(1)),
   'full_tail': whole(),
+  'prefix': whole(),
   'counted_from': NAME,
   'positions': maybe(whole(1, 2**24)),
   'time_buckets': whole(1, 2**24),

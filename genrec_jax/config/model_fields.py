@@ -13,6 +13,15 @@ def check_fields(config, **allowed: Sequence) -> None:
       )
 
 
+def check_prefix(config) -> None:
+  """Raises where a prefix would change nothing, for want of a window."""
+  if config.prefix and config.window is None:
+    raise ValueError(
+      f'model.prefix={config.prefix} are tokens that are seen from beyond a '
+      'window, and there is none: set model.window, or prefix to 0'
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Towers:
   """What models have that may stand on towers; see `models.dmt`.

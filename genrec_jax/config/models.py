@@ -8,7 +8,7 @@ docs/config_reference.md is generated from the classes.
 import dataclasses
 from collections.abc import Mapping
 
-from genrec_jax.config.model_fields import Towers, check_fields
+from genrec_jax.config.model_fields import Towers, check_fields, check_prefix
 
 DTYPES = ('float32', 'bfloat16')
 # Whose first-order weights a value has: the feature's own, or its table's.
@@ -44,6 +44,8 @@ class HSTU:
     position_bias: whether there is a relative position bias.
     time_bias: whether there is a relative time bias, which needs timestamps.
     position_embedding: whether there are learned absolute positions.
+    window: how many tokens a token looks back; None is any number.
+    prefix: oldest tokens of a sequence that are seen from beyond the window.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
     remat: whether the backward pass computes each layer anew instead of keeping
       its activations.
@@ -70,6 +72,8 @@ class HSTU:
   position_bias: bool = True
   time_bias: bool = True
   position_embedding: bool = True
+  window: int | None = None
+  prefix: int = 0
   dtype: str = 'float32'
   remat: bool = False
   implementation: str | None = None
@@ -82,6 +86,7 @@ class HSTU:
       concat=('none', 'u_a_ua', 'u_x_ux'),
       dtype=DTYPES,
     )
+    check_prefix(self)
 
   @property
   def positions(self) -> int:

@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from genrec_jax.config.loading import quote_value
-from genrec_jax.config.models import DTYPES, check_fields
+from genrec_jax.config.model_fields import check_fields, check_prefix
+from genrec_jax.config.models import DTYPES
 
 LAYOUTS = ('summed', 'interleaved', 'no_actions')
 HEAD_INPUTS = ('product', 'all')
@@ -75,6 +76,9 @@ class STU:
       number.
     full_tail: latest tokens of the history that the window does not bind; with
       any, it does not bind the candidates either.
+    prefix: oldest tokens of the history that are seen from beyond the window,
+      and with them the context; with any, attention is semi-local (arXiv
+      2602.16986).
     counted_from: where places and ages are counted from. 'request', as
       published, is how many tokens and how much time lie between a token and
       the request, so that every new event moves all others. 'start' is the
@@ -145,6 +149,7 @@ class STU:
   context_mask: str = 'both'
   window: int | None = None
   full_tail: int = 0
+  prefix: int = 0
   counted_from: str = 'request'
   positions: int | None = None
   time_buckets: int = 2048
@@ -193,6 +198,7 @@ class STU:
           f'model.{field}={getattr(self, field)}: there are '
           f'model.blocks={self.blocks} layers'
         )
+    check_prefix(self)
     if self.truncated_layers and self.truncated_to < 1:
       raise ValueError(
         f'model.truncated_layers={self.truncated_layers} layers see '

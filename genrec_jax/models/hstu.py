@@ -20,6 +20,7 @@ the published code masks after it and fuses the heads.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -52,6 +53,8 @@ class Options:
       of the history.
     window: how far a token sees; None is any distance.
     full_tail: latest history tokens that the window does not bind.
+    prefix: oldest history tokens that are seen from beyond the window.
+    max_targets: bound of the candidates of a sequence; None for none known.
   """
 
   uvqk_init: Callable = layers.normal(0.02)
@@ -61,6 +64,8 @@ class Options:
   contextual: int = 0
   window: int | None = None
   full_tail: int = 0
+  prefix: int = 0
+  max_targets: int | None = None
 
 
 RETRIEVAL = Options()
@@ -193,6 +198,10 @@ class Block(nnx.Module):
       alpha = 1.0 if c.attention == 'silu' else c.dqk**-0.5
     if normaliser is None:
       normaliser = c.positions if c.normaliser is None else c.normaliser
+    if targets is not None and o.max_targets is not None:
+      # A sequence with more is refused by who knows what it is; the attention
+      # would refuse the whole batch.
+      targets = jnp.minimum(targets, o.max_targets)
     apart = targets is not None and c.attention == 'silu'
     if apart:
       is_target = _find_targets(events.lengths, targets, v.shape[0])
@@ -213,6 +222,8 @@ class Block(nnx.Module):
       contextual=o.contextual,
       window=o.window,
       full_tail=o.full_tail,
+      prefix=o.prefix,
+      max_targets=o.max_targets,
       query_lengths=query_lengths,
       max_queries=max_queries,
       implementation=c.implementation,
@@ -281,7 +292,9 @@ class HSTU(nnx.Module):
     self.position = layers.optional_param(
       config.position_embedding, layers.xavier_normal, rngs, shape
     )
-    layers.stack_blocks(self, Block, config, rngs)
+    options = Options(window=config.window, prefix=config.prefix)
+    block = functools.partial(Block, options=options)
+    layers.stack_blocks(self, block, config, rngs)
 
   @property
   def outer_sites(self) -> tuple[tuple[str, ...], ...]:

@@ -74,6 +74,12 @@ def _make_init(config: Config):
   return init_tied if config.tied_start else layers.xavier_uniform
 
 
+def _count_prefix(config: Config, contextual: int) -> int:
+  if not config.prefix or config.context_mask == 'both':
+    return config.prefix
+  return contextual + config.prefix
+
+
 class Stack(nnx.Module):
   """layer_0, layer_1, ... of `[T, D]` tokens."""
 
@@ -89,6 +95,9 @@ class Stack(nnx.Module):
       contextual=contextual if c.context_mask == 'both' else 0,
       window=c.window,
       full_tail=c.full_tail,
+      # A causal context is the head of the history to the attention.
+      prefix=_count_prefix(c, contextual),
+      max_targets=c.tokens_of_event * c.max_candidates,
     )
     self.first_truncated = c.blocks - c.truncated_layers
     self.first_skipped = c.blocks - c.skipped_layers

@@ -22,115 +22,13 @@ from pallas_kernels.hashing import keep_mask
 from pallas_kernels.hstu_attention import masks
 from pallas_kernels.hstu_attention.reference import time_bucket
 from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
+from pallas_kernels.hstu_attention.xla_plan import QueryRows, groups
 from pallas_kernels.jagged import api as jagged
-
-MAX_GROUPS = 8  # a program unrolls into; bounds the compile time
-MIN_BLOCK = 40
-MAX_BLOCK = 128  # rows at once; a group of more rows walks through them
-CHUNK_ELEMENTS = 1 << 17  # scores alive at once, per head
-
-
-class QueryRows(NamedTuple):
-  """Query rows with the same keys, all sizes static.
-
-  Attributes:
-    row: first row, in the sequence, or in its queries where q is a tail.
-    block: rows at once.
-    blocks: how many such blocks.
-    head: how many keys at the head of the sequence, a prefix.
-    column: first key behind these, in the sequence.
-    width: how many keys, those of the head too.
-    shortest: members are the sequences longer than this ...
-    longest: ... and no longer than this.
-    chunk: sequences at once.
-  """
-
-  row: int
-  block: int
-  blocks: int
-  head: int
-  column: int
-  width: int
-  shortest: int
-  longest: int
-  chunk: int
-
-  def columns(self) -> jax.Array:
-    """`[width]` positions of the keys."""
-    behind = self.column + jnp.arange(self.width - self.head)
-    if not self.head:
-      return behind
-    return jnp.concatenate([jnp.arange(self.head), behind])
 
 
 def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
   """Computes `api.hstu_attention` block by block."""
   return _attention(spec, tensors, context).astype(tensors.v.dtype)
-
-
-def _round_up(value: int, multiple: int) -> int:
-  return -(-value // multiple) * multiple
-
-
-def groups(spec: Spec, batch: int, tail: bool) -> list[QueryRows]:
-  """The static plan.
-
-  Args:
-    spec: options of the call.
-    batch: sequences B.
-    tail: whether q holds only the last tokens of each sequence.
-  """
-  # Blocks of equal size, few enough for a short program and long enough for an
-  # efficient product.
-  size = max(MIN_BLOCK, _round_up(-(-spec.max_len // MAX_GROUPS), 8))
-  edges = range(0, spec.max_len, size)
-  rows = min(size, _round_up(spec.max_queries, 8)) if tail else size
-  # Rows of a long block share its keys but go through memory in parts.
-  parts = -(-rows // MAX_BLOCK)
-  block = _round_up(-(-rows // parts), 8)
-
-  def group(row, blocks, column, end, shortest, longest):
-    head = _round_up(masks.prefix_tokens(spec), 8)
-    if column <= head:
-      head = column = 0
-    width = head + end - column
-    # As many sequences at once as keep the scores in the cache.
-    chunk = max(1, min(batch, CHUNK_ELEMENTS // (block * width)))
-    return QueryRows(
-      row, block, blocks, head, column, width, shortest, longest, chunk
-    )
-
-  def first_column(row):
-    """The first key that a query looks back to, if the row is no later."""
-    # The full tail looks back further than the window.
-    if spec.window is None or spec.full_tail:
-      return 0
-    # Targets look back from where the first of them stands. The context counts
-    # as one step before the history, so it is read as soon as the reach gets
-    # there; the start is rounded down to whole vectors.
-    column = row - spec.window - spec.max_targets
-    return 0 if column < max(spec.contextual, 1) else column // 8 * 8
-
-  if tail:
-    blocks = -(-spec.max_queries // block)
-    # Any query may be the last of its sequence, so a group reads all keys of
-    # its members, or those that a window leaves of them; grouping by length
-    # keeps short ones from paying for long ones.
-    return [
-      # Context may ask, too, and sees everything.
-      group(0, blocks, 0 if spec.contextual >= e + 1 - spec.max_queries
-            else first_column(e + 1 - spec.max_queries), e + size, e, e + size)
-      for e in edges
-    ]  # fmt: skip
-  plan = []
-  for edge in edges:
-    end = edge + size
-    column = first_column(edge)
-    if edge < spec.contextual:  # sees later tokens too
-      end, column = _round_up(spec.max_len, 8), 0
-    # Longer than the first row, or no query of the block exists.
-    plan.append(group(edge, parts, column, end, edge, spec.max_len))
-  return plan
 
 
 class _Chunk(NamedTuple):
@@ -199,8 +97,8 @@ def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
   length = context.lengths[user]
   # The last chunk may run past the group; such members have no tokens.
   length = jnp.where(member < last, length, 0)
+  column = group.columns(row, length if tail else None)
   row = row + jnp.arange(group.block)
-  column = group.columns()
   if tail:
     queries = jnp.where(member < last, context.query_lengths[user], 0)
     # A row counts from the first query; its position differs from sequence to
@@ -211,13 +109,15 @@ def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
 
   def number(start, index, count, capacity):
     # Otherwise a short sequence would go on into the next one.
-    token = start[user][:, None] + index[None]
-    return jnp.where(index[None] < count[:, None], token, capacity)
+    token = start[user][:, None] + index
+    there = (index >= 0) & (index < count[:, None])
+    return jnp.where(there, token, capacity)
 
-  query = number(walk.query_start, row, queries, q.shape[0])
+  query = number(walk.query_start, row[None], queries, q.shape[0])
   key = number(walk.key_start, column, length, k.shape[0])
-  # Rows beyond a sequence would see its last keys.
+  # Rows beyond a sequence would see its last keys. A column below zero is none.
   real = row[None, :, None] < queries[:, None, None]
+  real &= column[:, None] >= 0
   anchor, targets = place, None
   if context.targets is not None:
     targets = context.targets[user]
@@ -225,40 +125,40 @@ def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
   if spec.window is None and not spec.contextual and targets is None:
     # Plain causal attention needs no orders: a real query comes before the end
     # of its sequence, and so does all that it sees.
-    mask = column[None, None] <= place[:, :, None]
+    mask = column[:, None] <= place[:, :, None]
     if tail:
-      mask &= column[None, None] < length[:, None, None]
+      mask &= column[:, None] < length[:, None, None]
   else:
     none = jnp.zeros_like(length) if targets is None else targets
     # Orders follow from the positions, so nothing needs to be gathered.
     end = masks.target_limit(length, none, spec.contextual)[:, None]
     mask = masks.is_visible(
       spec,
-      place[:, :, None] == column[None, None],
+      place[:, :, None] == column[:, None],
       masks.order(place, end, spec.contextual)[:, :, None],
-      masks.order(column[None], end, spec.contextual)[:, None],
+      masks.order(column, end, spec.contextual)[:, None],
       end[:, :, None],
     )
-    mask &= column[None, None] < length[:, None, None]
+    mask &= column[:, None] < length[:, None, None]
 
   relative = target = target_relative = None
   if position_bias is not None:
     n = (position_bias.shape[0] + 1) // 2
     if tail:
       # Positions differ by member, so each has a bias of its own.
-      behind = column[None]
+      behind = column
       if targets is not None:
         behind = jnp.minimum(behind, (length - targets)[:, None])
       relative = _relative(behind[:, None], anchor[:, :, None], n)
     else:
       # Row and column are positions: one bias serves all members.
-      relative = _relative(column[None], row[:, None], n)
+      relative = _relative(column, row[:, None], n)
       if targets is not None:
         # Except for targets, which are as far from a key as the first one is,
         # and at distance zero from each other.
         high = (length - targets)[:, None]
         target = place >= high
-        target_relative = _relative(jnp.minimum(column[None], high), high, n)
+        target_relative = _relative(jnp.minimum(column, high), high, n)
   buckets = kept = divisor = None
   if time_bias is not None:
     asked = _take(context.query_time, query)[:, :, None]
@@ -342,9 +242,9 @@ def _shared_positions(group: QueryRows, row, tensors: Tensors, tail: bool):
   if table is None or tail:
     return None, None
   n = (table.shape[0] + 1) // 2
-  column = group.columns()
+  column = group.columns(row)
   rows = row + jnp.arange(group.block)
-  relative = _relative(column[None], rows[:, None], n)
+  relative = _relative(column, rows[:, None], n)
   return table[relative], relative
 
 

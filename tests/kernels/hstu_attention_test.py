@@ -8,7 +8,7 @@ import pytest
 
 from pallas_kernels.hstu_attention import shapes
 from tests.kernels import attention_cases as cases
-from tests.marks import slow_but
+from tests.marks import slow, slow_but
 from tests.tolerances import assert_close
 
 DROPOUT = dict(dropout=0.3, dropout_seed=jnp.uint32(11))
@@ -96,3 +96,33 @@ def test_real_models_at_their_widths(backend, name):
 def test_one_sequence_of_many_blocks(backend):
   shape = dataclasses.replace(cases.SHAPE, batch=1, max_len=190)
   check(backend, shapes.inputs(shape, sizes=[189]))
+
+
+@pytest.mark.parametrize('queries', [0, 40])
+@pytest.mark.parametrize('contextual', [0, 3])
+@pytest.mark.parametrize('targets', [False, True])
+@pytest.mark.parametrize('full_tail', [0, slow(6)])
+def test_what_lies_between_prefix_and_window_is_left_out(
+  queries, contextual, targets, full_tail
+):
+  """Sequences long enough that the plan of XLA leaves keys out."""
+  shape = dataclasses.replace(
+    cases.SHAPE, max_len=460, batch=5, heads=1, queries=queries,
+    time_bias=queries > 0,
+  )  # fmt: skip
+  arguments = shapes.inputs(shape, sizes=[460, 70, 455, 311, 9])
+  arguments |= dict(window=31, prefix=11, contextual=contextual)
+  arguments |= dict(full_tail=full_tail)
+  if targets:
+    counts = jnp.array([30, 12, 0, 25, 2], jnp.int32)
+    arguments |= dict(targets=counts, max_targets=30)
+  check('xla', arguments)
+
+
+@pytest.mark.parametrize('max_len', [1088, 1033])
+def test_no_row_is_in_two_groups(max_len):
+  """Groups that are no whole number of blocks; their keys counted twice."""
+  shape = shapes.Shape(
+    1, max_len=max_len, heads=1, dqk=4, dv=4, time_bias=False
+  )
+  check('xla', shapes.inputs(shape, sizes=[max_len]))

@@ -67,6 +67,7 @@ STU = dict(dim=8, blocks=1, heads=2, dqk=4, dv=4, max_history=12, dropout=0.5)
 STU_CASES = {
   'stu': dict(STU, blocks=2),
   'stu_biases': dict(STU, position_bias=True, time_bias=True),
+  'stu_semi_local': dict(STU, window=3, prefix=2),
   'stu_window': dict(STU, window=3, full_tail=2, group_norm=True, gate='silu'),
   'stu_truncated': dict(STU, blocks=2, truncated_layers=1, truncated_to=5),
 }

@@ -48,7 +48,10 @@ SIZES = dict(
 )
 # Each case turns several options, so that few programs are compiled.
 CASES = {
-  'summed': (SPEC, dict(window=4, watch_times=((30, 2), (50, 64)))),
+  'summed': (
+    SPEC,
+    dict(window=4, prefix=3, watch_times=((30, 2), (50, 64))),
+  ),
   'interleaved': (
     SPEC,
     dict(layout='interleaved', truncated_layers=1, truncated_to=5),
@@ -68,6 +71,8 @@ CASES = {
     SPEC,
     dict(
       context_mask='causal',
+      window=6,
+      prefix=2,
       postprocessor='timestamp',
       group_norm=True,
       positions=9,
