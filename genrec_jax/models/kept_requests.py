@@ -31,19 +31,11 @@ import pallas_kernels
 from genrec_jax.config.request_models import STU as Config
 from genrec_jax.features import CANDIDATES, HISTORY, Examples
 from genrec_jax.models.hstu import find_queries
+from genrec_jax.models.kept_layers import join_keys, run_layer
 from genrec_jax.models.request_sequences import Sequences
 from genrec_jax.models.request_tokens import Rows, read_context
 from genrec_jax.models.stu import STU
 from genrec_jax.models.stu_stack import Stack
-
-
-def row_width(config: Config) -> int:
-  """Numbers that are kept of a token.
-
-  >>> row_width(Config(blocks=2, heads=4, dqk=8, dv=16))
-  192
-  """
-  return config.blocks * config.heads * (config.dqk + config.dv)
 
 
 def explain_refusal(config: Config) -> str:
@@ -208,7 +200,7 @@ def _keep(stack: Stack, x: jax.Array, sequences: Sequences) -> jax.Array:
       x, sequences, bypass = stack.truncate(x, sequences)
     layer = getattr(stack, f'layer_{i}')
     u, q, k, v = layer.project(x)
-    part = jnp.concatenate([_flatten(k), _flatten(v)], axis=1)
+    part = join_keys(k, v)
     if bypass is not None:
       others, bypassed = bypass
       none = jnp.zeros((others.shape[0], part.shape[1]), part.dtype)
@@ -247,24 +239,14 @@ def _run_delta(
     part = place.kept[:, i * width : (i + 1) * width].astype(x.dtype)
     if i >= stack.first_truncated:
       part, sequences, _ = stack.truncate(part, whole)
-    u, q, k, v = layer.project(x)
-    own = jnp.concatenate([_flatten(k), _flatten(v)], axis=1)
-    found.append(own)
-    at = find_queries(sequences.lengths, fresh, x.shape[0], part.shape[0])
-    part = part.at[at].set(own, mode='drop')
-    keys, values = jnp.split(part, [c.heads * c.dqk], axis=1)
-    attended = layer.attend(
-      q,
-      keys.reshape(-1, c.heads, c.dqk),
-      values.reshape(-1, c.heads, c.dv),
+    x, own = run_layer(
+      layer,
+      x,
+      part,
       sequences.as_events(),
+      fresh,
       sequences.candidates,
-      query_lengths=fresh,
-      max_queries=place.max_new,
+      place.max_new,
     )
-    x = layer.combine(x, u, attended)
+    found.append(own)
   return x, jnp.concatenate(found, axis=1)
-
-
-def _flatten(x: jax.Array) -> jax.Array:
-  return x.reshape(x.shape[0], -1)

@@ -24,8 +24,9 @@ from genrec_jax.data.requests.requests import (
   keep_oldest,
 )
 from genrec_jax.models import kept_requests
+from genrec_jax.serve.keep_options import KeepOptions
 from genrec_jax.serve.kept_programs import Asked, KeptPrograms
-from genrec_jax.serve.kv_cache import PagedCache, Share
+from genrec_jax.serve.kv_cache import Share
 from genrec_jax.serve.request_scorer import check_ages
 from genrec_jax.serve.user_events import (
   EventMemory,
@@ -36,43 +37,20 @@ from genrec_jax.serve.user_events import (
 )
 
 LOG = logging.getLogger('genrec_jax')
-MICRO_BATCH, EXTEND_BY = 256, 16
 
 
 @dataclasses.dataclass(frozen=True)
-class CacheOptions:
-  """What a `CachedScorer` may use.
+class CacheOptions(KeepOptions):
+  """What a `CachedScorer` may use, beside what is kept.
 
   Attributes:
-    device_bytes: of keys and values on the device.
-    host_bytes: of those that have no room there.
-    dtype: 'float32' or 'bfloat16', of what is kept.
     micro_batch: candidates of a user that are scored at once; the model's
       `data.max_candidates` if that is less.
     users: whose candidates are scored together, at most.
-    page_tokens: tokens of a page of the device.
-    extend_by: events that are added at once, at most; more are added in turns.
-    remembered: users whose events are remembered; of others the whole history
-      must be given again.
   """
 
-  device_bytes: float = 1 << 30
-  host_bytes: float = 0
-  dtype: str = 'float32'
-  micro_batch: int = MICRO_BATCH
+  micro_batch: int = 256
   users: int = 1
-  page_tokens: int = 64
-  extend_by: int = EXTEND_BY
-  remembered: int = 100_000
-
-  def __post_init__(self):
-    for name in (
-      'micro_batch', 'users', 'page_tokens', 'extend_by', 'remembered',
-    ):  # fmt: skip
-      if getattr(self, name) < 1:
-        raise ValueError(
-          f'{name} must be at least 1, not {getattr(self, name)}'
-        )
 
 
 @dataclasses.dataclass
@@ -144,17 +122,16 @@ class CachedScorer:
       users=options.users,
       extend_by=min(options.extend_by, task.max_history),
     )
-    self.cache = PagedCache(
-      width=self._programs.width,
-      most_tokens=self._programs.most_tokens,
-      device_bytes=options.device_bytes,
-      host_bytes=options.host_bytes,
-      dtype=options.dtype,
-      page_tokens=options.page_tokens,
+    options.check_length(task.max_history)
+    self.cache = options.make_cache(
+      self._programs.width, self._programs.most_tokens
     )
     self.work = Work()
     self._events = EventMemory(
-      task.max_history, scorer.reads_oldest, options.remembered
+      task.max_history,
+      scorer.reads_oldest,
+      options.remembered,
+      options.drop_at_once,
     )
     self._weights = scorer.weights, object()
     self._counting = threading.Lock()

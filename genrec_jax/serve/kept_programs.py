@@ -23,7 +23,7 @@ from flax import nnx
 from genrec_jax import features
 from genrec_jax.data.requests.requests import week_second
 from genrec_jax.features import CANDIDATES, HISTORY
-from genrec_jax.models import kept_requests
+from genrec_jax.models import kept_layers, kept_requests
 from genrec_jax.models.kept_requests import Place
 from genrec_jax.serve.user_events import Events, find_ages
 from genrec_jax.tasks.request_ranking import RequestRanking
@@ -73,7 +73,7 @@ class KeptPrograms:
     )  # fmt: skip
     self.slots = len(task.spec.context_columns)
     self.each = task.model_config.tokens_of_event
-    self.width = kept_requests.row_width(task.model_config)
+    self.width = kept_layers.row_width(task.model_config)
     self.most_tokens = self.slots + self.each * task.max_history
     self.compiled: set[tuple] = set()
 
@@ -82,11 +82,7 @@ class KeptPrograms:
   @functools.cached_property
   def rungs(self) -> tuple[int, ...]:
     """Events of a history that programs have room for, ascending."""
-    found = [self._task.max_history]
-    while found[-1] > 64:
-      # Two thirds, and not a half: a call pays for the room it does not use.
-      found.append(-(-found[-1] * 2 // 3 // 16) * 16)
-    return tuple(reversed(found))
+    return list_rungs(self._task.max_history)
 
   def find_rung(self, events: int) -> int:
     """The least rung that has room for so many events."""
@@ -286,6 +282,19 @@ class KeptPrograms:
       group=row,
       int_extras=_stack({features.WEEK_SECOND: seconds}, size, np.int32),
     )
+
+
+def list_rungs(most: int) -> tuple[int, ...]:
+  """Lengths of histories that programs have room for, ascending.
+
+  >>> list_rungs(200)
+  (64, 96, 144, 200)
+  """
+  found = [most]
+  while found[-1] > 64:
+    # Two thirds, and not a half: a call pays for the room it does not use.
+    found.append(-(-found[-1] * 2 // 3 // 16) * 16)
+  return tuple(reversed(found))
 
 
 def _pad(values: np.ndarray, size: int, fill: int = 0) -> np.ndarray:

@@ -39,6 +39,12 @@ class Predictor:
   Attributes:
     items: the items of the model, with vocabulary and titles.
     step: training step of the weights.
+    task: the `Retrieval`.
+    config: of the run.
+    weights: of the step.
+    runtime: where they lie.
+    candidates: reads the vectors of items.
+    vectors: those that are kept.
   """
 
   def __init__(
@@ -52,11 +58,11 @@ class Predictor:
   ):
     """Puts the pieces together; `load` is the usual way."""
     self.items, self.step = items, weights.step
-    self._task, self._config = task, config
-    self._weights = weights_of(weights)
-    self._runtime = runtime or SingleDeviceEvalRuntime.of(extensions)
-    self._candidates = CandidateReader(task, self._runtime, config.eval)
-    self._vectors = self._candidates.keep(self._weights)
+    self.task, self.config = task, config
+    self.weights = weights_of(weights)
+    self.runtime = runtime or SingleDeviceEvalRuntime.of(extensions)
+    self.candidates = CandidateReader(task, self.runtime, config.eval)
+    self.vectors = self.candidates.keep(self.weights)
     self._recommenders = {}  # k -> compiled
 
   @classmethod
@@ -121,7 +127,7 @@ class Predictor:
         raise ValueError('times must have one time for each item')
     known = histories_lib.from_arrays(
       np.repeat(np.arange(len(lengths)), lengths),
-      _join_lists(histories, self.items.vocab.ids.dtype),
+      join_lists(histories, self.items.vocab.ids.dtype),
       None if times is None else fields.join_times(times),
       item_vocab=self.items.vocab,
       unknown='skip',
@@ -162,7 +168,7 @@ class Predictor:
     vocab = self.items.vocab
     if histories.vocab is not vocab and histories.vocab != vocab:
       raise ValueError('the histories have another vocabulary than the model')
-    timed = bool(self._config.model.get('time_bias'))
+    timed = bool(self.config.model.get('time_bias'))
     if timed and not histories.has_times:
       raise ValueError(
         'the model reads times (model.time_bias) and these histories have none'
@@ -178,8 +184,8 @@ class Predictor:
     for batch in self._make_batches(histories, examples):
       if request_time is not None:
         batch = _asked_at(batch, histories, int(request_time))
-      batch = self._runtime.put_on_devices(batch)
-      answer = recommend_batch(self._weights, self._vectors, batch)
+      batch = self.runtime.put_on_devices(batch)
+      answer = recommend_batch(self.weights, self.vectors, batch)
       if pending is not None:
         yield _fetch_answer(pending)
       pending = answer
@@ -231,8 +237,8 @@ class Predictor:
 
   def _make_batches(self, histories, examples) -> Iterator[features.Examples]:
     """Batches as for evaluation, but small where there is little to do."""
-    c, max_len = self._config.eval, self._config.model.max_len
-    shards = self._runtime.eval_shards
+    c, max_len = self.config.eval, self.config.model.max_len
+    shards = self.runtime.eval_shards
     begin, end = splits.find_tokens(examples, max_len)
     tokens = (end - begin).sum()
     capacity = pipeline.capacity_for(max(int(tokens), max_len))
@@ -247,15 +253,15 @@ class Predictor:
       capacity=max(capacity, max_len * shards),
       max_len=max_len,
       shards=shards,
-      own=self._runtime.local_eval_shards,
+      own=self.runtime.local_eval_shards,
       seen='history' if c.filter_seen == 'history' else 'window',
       at_last_event=c.get('request_time') == 'last_event',
     )
 
   def _compile_recommender(self, k: int):
     # Of a function that knew `self`, the weights would outlive their user.
-    task, runtime, config = self._task, self._runtime, self._config.eval
-    candidates = self._candidates
+    task, runtime, config = self.task, self.runtime, self.config.eval
+    candidates = self.candidates
 
     def recommend_batch(weights, vectors, batch):
       reads = task.reads_for('predict', batch)
@@ -274,7 +280,7 @@ class Predictor:
     return runtime.jit(recommend_batch, ('split', 'split'), 'alike')
 
 
-def _join_lists(lists: Sequence[Sequence], dtype) -> np.ndarray:
+def join_lists(lists: Sequence[Sequence], dtype) -> np.ndarray:
   """The lists behind each other; `dtype` is that of nothing at all."""
   flat = [x for each in lists for x in each]
   if flat and all(isinstance(x, str) for x in flat):

@@ -98,11 +98,13 @@ class Known:
     events: all that are remembered.
     first: number of the first of them among all the user ever had.
     version: another one for each history that does not continue another.
+    seen: rows of all items that the user ever had, where somebody needs them.
   """
 
   events: Events
   first: int = 0
   version: int = 0
+  seen: np.ndarray | None = None
 
 
 class EventMemory:
@@ -114,10 +116,18 @@ class EventMemory:
     most: events of a history that a model reads.
     oldest: whether it reads the oldest of a longer one, and not the latest.
     users: that are remembered, at most.
+    step: how many events leave a history that has become too long, at once.
   """
 
-  def __init__(self, most: int, oldest: bool = False, users: int = 100_000):
+  def __init__(
+    self,
+    most: int,
+    oldest: bool = False,
+    users: int = 100_000,
+    step: int = 1,
+  ):
     self._most, self._oldest, self._users = most, oldest, users
+    self._step = step
     # In the order of their last use.
     self._known: collections.OrderedDict = collections.OrderedDict()
     self._lock, self._versions = threading.Lock(), itertools.count()
@@ -165,7 +175,12 @@ class EventMemory:
         known, events=known.events.followed_by(events)
       )
     if (more := len(known.events) - self._most) > 0:
-      first = 0 if self._oldest else more
+      first = 0
+      if not self._oldest:
+        # Counted from the first event of all, so that it does not matter how
+        # many of them come at once.
+        gone = -(-(known.first + more) // self._step) * self._step
+        first = min(gone - known.first, len(known.events))
       some = slice(first, first + self._most)
       known = dataclasses.replace(
         known, events=known.events.take(some), first=known.first + first

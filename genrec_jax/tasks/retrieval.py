@@ -195,7 +195,12 @@ class Retrieval:
   def encode(self, params, rows, batch: Examples, key=None) -> jax.Array:
     """Representation of every token, `[T, D]` float32."""
     model = nnx.merge(self.graphdef, params_state(params))
-    x = model(rows['history'].all(), batch.jagged[EVENTS], key)
+    return self.represent(
+      model(rows['history'].all(), batch.jagged[EVENTS], key)
+    )
+
+  def represent(self, x: jax.Array) -> jax.Array:
+    """What items are scored against, of tokens as the model gives them."""
     if self.loss_config.l2_normalize:
       return layers.l2_normalize(x)
     return x.astype(jnp.float32)

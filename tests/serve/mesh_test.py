@@ -132,7 +132,7 @@ def predict_by_library(run):
   """What a program calls, on the mesh of the training."""
   if run.config.task == 'retrieval':
     assert len(run.recommend([[1, 2, 3]], k=3)[0]) == 3
-    tables = run._predictor._weights['tables']
+    tables = run._predictor.weights['tables']
   else:
     one = {name: [1] for name in run.features}
     assert run.score(one).shape == (1,)

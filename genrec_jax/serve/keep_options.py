@@ -1,0 +1,57 @@
+"""What a service that keeps users between calls may use."""
+
+import dataclasses
+
+from genrec_jax.serve.kv_cache import PagedCache
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepOptions:
+  """Memory, and when what is kept grows or shrinks.
+
+  Attributes:
+    device_bytes: of keys and values on the device.
+    host_bytes: of those that have no room there.
+    dtype: 'float32' or 'bfloat16', of what is kept.
+    page_tokens: tokens of a page of the device.
+    extend_by: events that are added at once, at most; more are added in turns.
+    remembered: users whose events are remembered; of others the whole history
+      must be given again.
+    drop_at_once: how many of the oldest events leave a history that is longer
+      than the model reads, at once. Each time, the history is computed anew:
+      with 1, as published, at every event of a user with a long history. With
+      n, at every n-th; up to n - 1 events fewer are read meanwhile.
+  """
+
+  device_bytes: float = 1 << 30
+  host_bytes: float = 0
+  dtype: str = 'float32'
+  page_tokens: int = 64
+  extend_by: int = 16
+  remembered: int = 100_000
+  drop_at_once: int = 1
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if field.type is int and value < 1:
+        raise ValueError(f'{field.name} must be at least 1, not {value}')
+
+  def check_length(self, most: int) -> None:
+    """Refuses to drop more events than the longest history has."""
+    if self.drop_at_once > most:
+      raise ValueError(
+        f'drop_at_once is {self.drop_at_once:,}, and a history has at most '
+        f'{most:,} events'
+      )
+
+  def make_cache(self, width: int, most_tokens: int) -> PagedCache:
+    """An empty cache for rows of so many numbers, and users of such lengths."""
+    return PagedCache(
+      width=width,
+      most_tokens=most_tokens,
+      device_bytes=self.device_bytes,
+      host_bytes=self.host_bytes,
+      dtype=self.dtype,
+      page_tokens=self.page_tokens,
+    )
