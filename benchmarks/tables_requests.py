@@ -95,6 +95,30 @@ REQUESTS = {
     ),
     'where': {'kind': 'mean'},
   },
+  'kept_retrieval': {
+    'files': ('cpu1/kept_retrieval',),
+    'columns': (
+      ('events', 'history', ',d'),
+      ('question', 'way', ''),
+      ('core-ms', 'core_ms', ',.1f'),
+      ('anew takes, times', 'of_anew_x', '.1f'),
+      ('without the search', 'encoding_of_anew_x', '.1f'),
+      ('kept, MB', 'kept_mb', '.1f'),
+      ('users in a GB', 'users_per_gb', ',.0f'),
+    ),
+  },
+  'long_histories': {
+    'files': ('cpu1/long_histories',),
+    'columns': (
+      ('events', 'history', ',d'),
+      ('what layers see', 'way', ''),
+      ('256 scores, core-ms', 'pass_core_ms', ',.0f'),
+      ('with gradients, core-ms', 'step_core_ms', ',.0f'),
+      ('256 scores, history kept, core-ms', 'kept_core_ms', ',.1f'),
+      ('a full pass takes, times', 'of_full_x', '.2f'),
+      ('with gradients, times', 'step_of_full_x', '.2f'),
+    ),
+  },
   'mfalcon': {
     'files': ('cpu1/mfalcon',),
     'where': {

@@ -141,6 +141,18 @@ class Predictor:
         answers[int(known.users.ids[row])] = list(pairs)
     return answers
 
+  def keep_users(self, options=None):
+    """A `CachedPredictor` of the same weights, for users who come back.
+
+    Args:
+      options: `keep_options.KeepOptions`; None takes their defaults.
+    """
+    from genrec_jax.serve import cached_predictor  # which imports this file
+
+    if options is None:
+      return cached_predictor.CachedPredictor(self)
+    return cached_predictor.CachedPredictor(self, options)
+
   def recommend_batches(
     self,
     histories: histories_lib.Histories,

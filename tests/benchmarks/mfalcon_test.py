@@ -4,7 +4,12 @@ import xml.dom.minidom
 
 import pytest
 
-from benchmarks import gr_inference_parity, mfalcon
+from benchmarks import (
+  gr_inference_parity,
+  kept_retrieval,
+  long_histories,
+  mfalcon,
+)
 
 
 def test_the_picture_has_a_panel_for_each_history():
@@ -36,3 +41,37 @@ def test_kept_histories_are_compared(capsys):
   gr_inference_parity.main(['--smoke'])
   words = capsys.readouterr().out.splitlines()[1].split()
   assert words[0] == 'start' and all(float(x) < 1e-5 for x in words[1:5])
+
+
+@pytest.mark.slow
+def test_kept_users_of_retrieval_are_measured(tmp_path, rows):
+  kept_retrieval.main(['--smoke', '--results', str(tmp_path)])
+  found = rows('kept_retrieval')
+  ways = {row['way'] for row in found.values()}
+  assert ways == {'anew', 'first', 'appended', 'again', 'search'}
+  assert found['again/24']['users_per_gb'] > 0
+
+
+def test_the_picture_of_long_histories():
+  found = [
+    {'way': way, 'history': n, 'pass_core_ms': n, 'step_core_ms': 3.0 * n,
+     'kept_core_ms': 1.0 + n}
+    for way in long_histories.list_ways()
+    for n in (1024, 4096)
+  ]  # fmt: skip
+  picture = long_histories.draw(found)
+  xml.dom.minidom.parseString(picture)
+  for words in ('semi-local', 'history kept', 'with gradients'):
+    assert words in picture
+  rows = long_histories.add_ratios(
+    [row | {'case': f'{row["way"]}/{row["history"]}'} for row in found]
+  )
+  assert rows[-1]['of_full_x'] == 1.0
+
+
+@pytest.mark.slow
+def test_long_histories_are_measured(tmp_path, rows):
+  long_histories.main(['--smoke', '--results', str(tmp_path)])
+  assert set(rows('long_histories')) == {
+    f'{way}/96' for way in long_histories.list_ways()
+  }

@@ -186,7 +186,7 @@ def test_tables_of_few_bits_are_those_that_are_read(trained, own):
   found = Predictor.load(directory, config)
   whole = Predictor.load(directory)
   table, wide = (
-    np.asarray(x._weights['tables']['items']) for x in (found, whole)
+    np.asarray(x.weights['tables']['items']) for x in (found, whole)
   )
   assert all(len(np.unique(row)) <= 4 for row in table) and len(table) > 20
   assert np.abs(table - wide).max() <= np.ptp(wide) / 3
