@@ -95,6 +95,33 @@ REQUESTS = {
     ),
     'where': {'kind': 'mean'},
   },
+  'cache_stream': {
+    'files': ('cpu1/cache_stream',),
+    'columns': (
+      ('cache', 'case', ''),
+      ('device, MB', 'device_mb', ',.0f'),
+      ('found there, %', 'hit_%', '.0f'),
+      ('on the host, %', 'host_hit_%', '.0f'),
+      ('evicted', 'evicted', ',d'),
+      ('moved to the host', 'moved', ',d'),
+      ('rebuilt', 'rebuilt', ',d'),
+      ('core-ms of a request', 'core_ms', ',.1f'),
+      ('nothing kept takes, times', 'of_nothing_x', '.2f'),
+      ('wrong scores', 'wrong', ',d'),
+    ),
+  },
+  'kept_copies': {
+    'files': ('cpu1/kept_copies',),
+    'columns': (
+      ('users of a call', 'users', ',d'),
+      ('events of each', 'history', ',d'),
+      ('kept, MB', 'kept_mb', ',.1f'),
+      ('gathering, core-ms', 'gather_ms', ',.1f'),
+      ('putting new ones behind, core-ms', 'layers_ms', ',.1f'),
+      ('the call, core-ms', 'call_ms', ',.1f'),
+      ('share of both, %', 'share_%', '.0f'),
+    ),
+  },
   'kept_retrieval': {
     'files': ('cpu1/kept_retrieval',),
     'columns': (

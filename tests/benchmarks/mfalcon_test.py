@@ -5,7 +5,9 @@ import xml.dom.minidom
 import pytest
 
 from benchmarks import (
+  cache_stream,
   gr_inference_parity,
+  kept_copies,
   kept_retrieval,
   long_histories,
   mfalcon,
@@ -75,3 +77,19 @@ def test_long_histories_are_measured(tmp_path, rows):
   assert set(rows('long_histories')) == {
     f'{way}/96' for way in long_histories.list_ways()
   }
+
+
+@pytest.mark.slow
+def test_a_stream_of_requests_gets_the_scores_of_nothing_kept(tmp_path, rows):
+  cache_stream.main(['--smoke', '--results', str(tmp_path)])
+  found = rows('cache_stream')
+  assert len(found) == len(cache_stream.list_cases())
+  assert not any(row['wrong'] for row in found.values())
+  assert found['device 5 %']['evicted'] > 0
+  assert found['device 5 % + host']['host_hit_%'] > 0
+
+
+@pytest.mark.slow
+def test_copies_are_a_share_of_a_call(tmp_path, rows):
+  kept_copies.main(['--smoke', '--results', str(tmp_path)])
+  assert all(0 < row['share_%'] for row in rows('kept_copies').values())
