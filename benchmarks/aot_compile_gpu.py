@@ -51,6 +51,9 @@ CASES = {
     dict(dropout=0.2, normaliser=None),
     TARGETS,
   ),
+  'semi-local': (
+    'ranking_cached', dict(window=64, prefix=32), {}, ('sm_90',),
+  ),
   'softmax': ('ml20m_hstu', {}, dict(mode='softmax'), ('sm_90', 'gfx942')),
   'odd width': ('ml1m_hstu', {}, {}, ('sm_90',)),
   'widest': ('ml20m_hstu', dict(dqk=256, dv=256), {}, ('sm_90', 'gfx942')),
@@ -217,6 +220,7 @@ def plan(name: str, kernel: str, target: str, dtype: str):
     contextual=shape.contextual,
     window=shape.window,
     full_tail=shape.full_tail,
+    prefix=shape.prefix,
     dropout=0.0,
   )
   call = gpu_plan.CallShapes(

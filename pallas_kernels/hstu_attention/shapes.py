@@ -32,6 +32,7 @@ class Shape:
     contextual: context tokens at its head.
     window: how far a token sees, None for all the way.
     full_tail: latest history tokens which the window does not bind.
+    prefix: oldest ones that are seen from beyond the window.
     queries: the last tokens of each sequence that ask, 0 for all of them.
   """
 
@@ -49,6 +50,7 @@ class Shape:
   contextual: int = 0
   window: int | None = None
   full_tail: int = 0
+  prefix: int = 0
   queries: int = 0
 
   @property
@@ -169,7 +171,7 @@ def inputs(
   if shape.queries:
     arguments['query_lengths'] = jnp.asarray(asking)
     arguments['max_queries'] = shape.queries
-  options = ('contextual', 'window', 'full_tail')
+  options = ('contextual', 'window', 'full_tail', 'prefix')
   return arguments | {
     name: getattr(shape, name) for name in options if getattr(shape, name)
   }
