@@ -9,6 +9,7 @@ JAX_COMPILATION_CACHE_DIR of your own is kept and speeds up the next session.
 import atexit
 import gc
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import sys
@@ -27,6 +28,8 @@ if os.environ.get('JAX_DISABLE_MOST_OPTIMIZATIONS') == '1':
   )
   given = os.environ.get('XLA_FLAGS', '')
   known = importlib.metadata.version('jax').startswith('0.10.')
+  # The compiler for TPUs reads the same variable.
+  known &= importlib.util.find_spec('libtpu') is None
   if known and quick not in given:
     os.environ['XLA_FLAGS'] = f'{given} {quick}'.strip()
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:  # else a worker of xdist
