@@ -37,6 +37,7 @@ from benchmarks.frappe import NAMES, REBUILT, best_epoch
 from genrec_jax import config as config_lib
 from genrec_jax.config.planted_blocks import planted_blocks
 from genrec_jax.numerics import policy
+from genrec_jax.numerics.block_formats import BLOCK_FORMATS
 from genrec_jax.numerics.products import PRODUCTS
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment as experiment_lib
@@ -129,6 +130,10 @@ def list_cases() -> list[Case]:
     cases += [Case('clicks', f'{f}{more}', '', three)
               for more in ('', '_stochastic')]  # fmt: skip
     cases.append(Case('clicks', f, ' cast', three))
+  others = [
+    f for f in BLOCK_FORMATS if f not in ('mx9', 'mx6', 'mx4', 'mxfp4_e2m1')
+  ]
+  cases += [Case('clicks', f, ' cast', three) for f in others]
   return cases
 
 

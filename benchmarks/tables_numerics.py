@@ -91,6 +91,22 @@ NUMERICS = {
       ('FBGEMM / this', 'peer_x', '.2f'),
     ),
   },
+  'format_overview': {
+    'files': ('cpu2/format_overview',),
+    'columns': (
+      ('format', 'case', ''),
+      ('bits', 'bits', '.2f'),
+      ('64 numbers, bytes', 'bytes', 'd'),
+      ('QSNR, dB', 'qsnr_db', '.1f'),
+      ('cast: NE, %', 'cast_ne_%', '+.4f'),
+      ('±', 'cast_se', '.4f'),
+      ('trained: NE, %', 'trained_ne_%', '+.2f'),
+      ('± ', 'trained_se', '.2f'),
+      ('seeds', 'seeds', 'd'),
+      ('training, times bfloat16', 'training_x', '.2f'),
+      ('encoding, copies', 'encode_x', '.2f'),
+    ),
+  },
   'low_precision': {
     'files': ('cpu2/low_precision',),
     'where': {'kind': 'mean'},
