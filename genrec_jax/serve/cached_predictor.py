@@ -6,10 +6,12 @@ token, and so does a question at another time. `models.kept_histories` says why
 the latest token is encoded each time.
 """
 
+import contextlib
 import dataclasses
+import numbers
 import threading
 import time as time_lib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -24,11 +26,16 @@ from genrec_jax.data.quoting import quote
 from genrec_jax.features import PAD, Columns, Examples, Jagged, Read
 from genrec_jax.models import kept_histories, kept_layers
 from genrec_jax.models.kept_histories import HistoryPlace
-from genrec_jax.serve.keep_options import KeepOptions
+from genrec_jax.serve.keep_options import KeepOptions, are_same_settings
 from genrec_jax.serve.kept_programs import list_rungs
-from genrec_jax.serve.kv_cache import Share
-from genrec_jax.serve.predictor import Predictor, join_lists
-from genrec_jax.serve.user_events import EventMemory, Events, Known
+from genrec_jax.serve.kv_cache import NOBODY, Share
+from genrec_jax.serve.predictor import Predictor, check_count, join_lists
+from genrec_jax.serve.user_events import (
+  EventMemory,
+  Events,
+  Known,
+  check_user,
+)
 from genrec_jax.tasks import catalogue
 from genrec_jax.tasks.retrieval import ITEMS, params_state
 
@@ -43,10 +50,10 @@ class EncodingWork:
     questions: that were answered.
     kept: histories that were encoded as a whole.
     kept_events: events of these.
-    encoded_events: tokens that were encoded behind what was kept, one with each
-      question at least.
-    rebuilt: histories that were encoded as a whole although something was kept
-      of them: by other weights, or of other events.
+    encoded_events: tokens that were encoded behind what was kept of others, one
+      with each question at least.
+    rebuilt: histories among `kept` of which something was kept already: by
+      other weights, or of other events, or of a longer past than is read.
   """
 
   questions: int = 0
@@ -96,7 +103,6 @@ class CachedPredictor:
         'its tables on a mesh: load it without make_runtime'
       )
     self.options, self.work = options, EncodingWork()
-    self._task, self._predictor = task, predictor
     self._longest = task.model_config.max_len
     options.check_length(self._longest)
     self._rungs = list_rungs(self._longest)
@@ -146,38 +152,51 @@ class CachedPredictor:
       seen nearly everything, none without a single known item.
 
     Raises:
-      ValueError: nothing is known of the user and neither `history` nor
-        `new_events` is given, an event is older than the latest that is known,
-        or times are missing.
+      ValueError: nothing is known of the user, or no longer, and no `history`
+        is given; an event is older than the latest that is known; or times are
+        missing.
     """
-    if k < 1:
-      raise ValueError(f'k is {k}, must be positive')
+    k = check_count(k)
     if history is not None and new_events is not None:
       raise ValueError('give history, or new_events that follow it, not both')
     if request_time is not None and not self._timed:
       raise ValueError('request_time is for a model with model.time_bias')
-    name = str(user)
+    name = check_user(user)
     given = history if history is not None else new_events
-    with self.cache.hold([name]):
+    if given is None and times is not None:
+      raise ValueError('times are of events, and none are given')
+    with self._serve(name):
       known = self._events.get(name)
-      if given is None and known is None:
+      if known is None and history is None:
         raise ValueError(
-          f'nothing is known of user {quote(name)}; give its history, or '
-          'new_events as the first ones'
+          f'nothing is known of user {quote(name)}, or no longer; give its '
+          'history'
         )
-      if given is not None or times is not None:
-        events = self._read_events(given or (), times)
+      if given is not None:
+        events = self._read_events(given, times, known)
         known = self._join(name, known, events, history is not None)
-      moment = self._find_moment(name, known.events, request_time)
-      # Only now: what is refused must leave nothing behind.
+      moment = self._find_moment(name, known, request_time)
+      found = []
+      if len(known.events):
+        predictor, version = self._version
+        query = self._encode(predictor, version, name, known, moment)
+        found = self._search(predictor, query, known, k)
+      # Only now: what fails must leave nothing behind.
       self._events.put(name, known)
-      with self._counting:
-        self.work.questions += 1
-      if not len(known.events):
-        return []
-      predictor, version = self._version
-      query = self._encode(predictor, version, name, known, moment)
-      return self._search(predictor, query, known, k)
+    with self._counting:
+      self.work.questions += 1
+    return found
+
+  @contextlib.contextmanager
+  def _serve(self, name: str) -> Iterator[None]:
+    """Holds a user; forgets what is kept of it if the call fails."""
+    with self.cache.hold([name]):
+      try:
+        yield
+      except BaseException:
+        # Rows of events may be kept that nobody remembers.
+        self.cache.drop(name)
+        raise
 
   def use(self, predictor: Predictor) -> None:
     """Answers with other weights from now on; what is kept is made anew.
@@ -187,19 +206,31 @@ class CachedPredictor:
     Args:
       predictor: of the same run, with weights of another step.
     """
+    if not isinstance(predictor, Predictor):
+      raise ValueError(f'use takes a Predictor, not {quote(repr(predictor))}')
+    former, _ = self._version
     shapes = [
       jax.tree.map(lambda x: (x.shape, x.dtype), p.weights)
-      for p in (predictor, self._predictor)
+      for p in (predictor, former)
     ]
-    if shapes[0] != shapes[1] or predictor.items.vocab != self.items.vocab:
-      raise ValueError('these are weights of another model, or of other items')
+    same = shapes[0] == shapes[1] and predictor.items.vocab == self.items.vocab
+    for part in ('model', 'eval', 'loss'):
+      same &= are_same_settings(
+        *(p.config[part].to_dict() for p in (predictor, former))
+      )
+    if not same:
+      raise ValueError(
+        'these are weights of another model, of other items, or of a run with '
+        'other settings of model, eval or loss'
+      )
     self._version = predictor, object()
 
   def forget(self, user: str | int) -> None:
     """Drops what is known of a user, its events too."""
-    with self.cache.hold([str(user)]):
-      self._events.forget(str(user))
-      self.cache.drop(str(user))
+    name = check_user(user)
+    with self.cache.hold([name]):
+      self._events.forget(name)
+      self.cache.drop(name)
 
   def warm_up(self, ks: Sequence[int] = (10,), most_seen: int = 4096) -> dict:
     """Compiles every program that calls may need.
@@ -217,21 +248,22 @@ class CachedPredictor:
     predictor, _ = self._version
     none = Events({'item': np.zeros(0, np.int32)}, np.zeros(0, np.int32),
                   np.zeros(0, np.int64))  # fmt: skip
-    share = Share('', '', 0, 0)
+    share = Share(NOBODY, '', 0, 0)
     for rung in self._rungs:
       rows = self._keep(predictor, none, rung)
-      with self.cache.hold(['']):
+      with self.cache.hold([NOBODY]):
         self.cache.put(rows, [share])
       kept = self.cache.read(np.full(rung, self.cache.no_slot))
       query, rows = self._encode_new(predictor, none, 0, 0, kept, rung, 0)
-      with self.cache.hold(['']):
+      with self.cache.hold([NOBODY]):
         self.cache.put(rows, [share])
     for k in ks:
       seen = np.zeros(0, np.int32)
       for size in self._list_seen_rungs(most_seen):
         jax.block_until_ready(self._find_best(predictor, query, seen, size, k))
     self.cache.warm_up()
-    self.cache.drop('')
+    with self.cache.hold([NOBODY]):
+      self.cache.drop(NOBODY)
     return {
       'programs': len(self.compiled),
       'seconds': time_lib.perf_counter() - begin,
@@ -240,12 +272,14 @@ class CachedPredictor:
   @property
   def items(self):
     """The `ItemCatalogue` of the run."""
-    return self._predictor.items
+    return self._version[0].items
 
   # --- Events
 
-  def _read_events(self, items: Sequence, times) -> Events:
-    vocab = self.items.vocab
+  def _read_events(self, given: Sequence, times, known: Known | None) -> Events:
+    if isinstance(given, str):
+      raise ValueError(f'events are a sequence of items, not {quote(given)}')
+    vocab, items = self.items.vocab, list(given)
     if times is not None:
       times = fields.from_seconds(times)
       if len(times.seconds) != len(items):
@@ -256,7 +290,7 @@ class CachedPredictor:
       raise ValueError(
         'the model reads times (model.time_bias): give times of the events'
       )
-    if not len(items):
+    if not items:
       none = np.zeros(0, np.int32)
       return Events({'item': none}, none, none.astype(np.int64))
     histories = histories_lib.from_arrays(
@@ -267,8 +301,11 @@ class CachedPredictor:
       unknown='skip',
     )
     rows = np.asarray(histories.items, np.int32)
-    moments = np.zeros(len(rows), np.int64)
-    if self._timed:
+    if times is None:
+      # In the order in which they are given, behind all that is known.
+      last = 0 if known is None or known.latest is None else known.latest
+      moments = np.full(len(rows), last, np.int64)
+    else:
       moments = np.asarray(histories.times, np.int64)
     return Events({'item': rows}, np.zeros(len(rows), np.int32), moments)
 
@@ -277,30 +314,33 @@ class CachedPredictor:
     seen = [events.items['item']]
     if known is not None and not is_whole:
       seen.append(known.seen)
-    found = self._events.join(name, events, is_whole)
+    found = self._events.join(name, known, events, is_whole)
     return dataclasses.replace(found, seen=np.unique(np.concatenate(seen)))
 
-  def _find_moment(self, name, events: Events, request_time) -> int:
-    if not len(events):
+  def _find_moment(self, name, known: Known, request_time) -> int:
+    events = known.events
+    if not self._timed or not len(events):
       return 0
-    last, spread = int(events.time[-1]), events.time[-1] - events.time[0]
-    if spread > _INT32:
+    # Whole numbers of any size: differences of int64 may wrap around.
+    first, last = int(events.time[0]), int(events.time[-1])
+    if last - first > _INT32:
       raise ValueError(
-        f'the events of user {quote(name)} are {spread:,} seconds apart, more '
-        f'than {_INT32:,}; are times in seconds?'
+        f'the events of user {quote(name)} are {last - first:,} seconds apart, '
+        f'more than {_INT32:,}; are times in seconds?'
       )
     if request_time is None:
       return last
-    if request_time < last:
+    if isinstance(request_time, bool) or not isinstance(
+      request_time, numbers.Real
+    ):
       raise ValueError(
-        f'request_time is {request_time:,}, before the latest event that is '
-        f'known of user {quote(name)}, at {last:,}'
+        f'request_time is {quote(repr(request_time))}, must be in seconds'
       )
-    if request_time - events.time[0] > _INT32:
+    if not last <= request_time <= first + _INT32:
       raise ValueError(
-        f'request_time is {request_time - events.time[0]:,} seconds after the '
-        f'first event of user {quote(name)}, more than {_INT32:,}; is it in '
-        'seconds?'
+        f'request_time is {request_time:,}, must be from the latest event of '
+        f'user {quote(name)} that is known, at {last:,}, to {_INT32:,} seconds '
+        'behind the first; is it in seconds?'
       )
     return int(request_time)
 
@@ -310,24 +350,25 @@ class CachedPredictor:
     """The query `[1, D]` of a user that is held."""
     events, count = known.events, len(known.events)
     stamp = version, known.version, known.first
+    generation = self.cache.generation
     was_kept = self.cache.peek(name) is not None
     entry = self.cache.find(name, stamp)
     done = 0 if entry is None else entry.tokens
     rung = next(r for r in self._rungs if r >= count)
     # Adding many is dearer than beginning anew.
+    anew = entry is None
     if count - done > max(count // 2, self._new):
       rows = self._keep(predictor, events, rung)
       done = count - 1
       self.cache.put(rows, [Share(name, stamp, 0, done)])
-      with self._counting:
-        self.work.kept += 1
-        self.work.kept_events += count
     with self._counting:
-      self.work.rebuilt += was_kept and entry is None
+      self.work.kept += anew
+      self.work.kept_events += count if anew else 0
+      self.work.rebuilt += was_kept and anew
     query = None
     while done < count:
       new = min(self._new, count - done)
-      kept = self._read_kept(name, done, rung)
+      kept = self._read_kept(name, done, rung, generation)
       query, rows = self._encode_new(
         predictor, events, done, new, kept, rung, moment
       )
@@ -337,14 +378,16 @@ class CachedPredictor:
         self.cache.put(rows, [Share(name, stamp, done, final)])
       done += new
       with self._counting:
-        self.work.encoded_events += new
+        self.work.encoded_events += 0 if anew else new
     return query
 
-  def _read_kept(self, name, done: int, rung: int) -> jax.Array:
+  def _read_kept(self, name, done: int, rung: int, generation) -> jax.Array:
     slots = np.full(rung, self.cache.no_slot, np.int32)
-    if done:
-      slots[:done] = self.cache.list_slots(self.cache.peek(name))[:done]
-    return self.cache.read(slots)
+    entry = self.cache.peek(name)
+    if done and entry is not None:
+      slots[:done] = self.cache.list_slots(entry)[:done]
+    # Refused where the entry has gone with the whole cache.
+    return self.cache.read(slots, generation)
 
   def _keep(self, predictor, events: Events, rung: int) -> jax.Array:
     self.compiled.add(('keep', rung))
@@ -370,8 +413,9 @@ class CachedPredictor:
 
   def _find_times(self, events: Events, moment: int | None = None):
     """Seconds since the first event, of each and of the one behind it."""
-    if not len(events):
-      return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    if not len(events) or not self._timed:
+      none = np.zeros(len(events), np.int32)
+      return none, none
     first, last = events.time[0], events.time[-1]
     time = (events.time - first).astype(np.int32)
     end = (last if moment is None else moment) - first

@@ -8,11 +8,12 @@ the model counts places and times from the start of the history
 what is kept serves the requests of one moment.
 """
 
+import contextlib
 import dataclasses
 import logging
 import threading
 import time as time_lib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -24,14 +25,15 @@ from genrec_jax.data.requests.requests import (
   keep_oldest,
 )
 from genrec_jax.models import kept_requests
-from genrec_jax.serve.keep_options import KeepOptions
+from genrec_jax.serve.keep_options import KeepOptions, are_same_settings
 from genrec_jax.serve.kept_programs import Asked, KeptPrograms
-from genrec_jax.serve.kv_cache import Share
+from genrec_jax.serve.kv_cache import NOBODY, Share
 from genrec_jax.serve.request_scorer import check_ages
 from genrec_jax.serve.user_events import (
   EventMemory,
   Events,
   Known,
+  check_user,
   find_ages,
   read_events,
 )
@@ -164,39 +166,51 @@ class CachedScorer:
       context: as in `RequestScorer.score`.
 
     Raises:
-      ValueError: as there; or nothing is known of the user and neither
-        `history` nor `new_events` is given; or an event is older than the
-        latest that is known.
+      ValueError: as there; or nothing is known of the user, or no longer, and
+        no `history` is given; or an event is older than the latest that is
+        known.
     """
     if history is not None and new_events is not None:
       raise ValueError('give history, or new_events that follow it, not both')
-    name = str(user)
-    with self.cache.hold([name]):
-      given = history if history is not None else new_events
+    name = check_user(user)
+    given = history if history is not None else new_events
+    with self._serve([name]):
       known = self._events.get(name)
-      if given is None and known is None:
+      if known is None and history is None:
         raise ValueError(
-          f'nothing is known of user {quote(name)}; give its history, or '
-          'new_events as the first ones'
+          f'nothing is known of user {quote(name)}, or no longer; give its '
+          'history'
         )
       # Encoded without the moment, which may be that of a known event.
-      last = None if known is None else known.events
-      moment = time
-      if time is None and given is None and last.time is not None:
-        moment = int(last.time[-1]) if len(last) else None
+      last = None if known is None else known.latest
+      moment = last if time is None and given is None else time
       dataset, requests = self._scorer.encode(
         [] if given is None else given, candidates, user, moment, context
       )
       events = read_events(dataset, 0, len(dataset.events))
-      known = self._events.join(name, events, history is not None)
-      moment = self._find_moment(requests, known.events, time)
+      if given is not None:
+        known = self._events.join(name, known, events, history is not None)
+      moment = self._find_moment(requests, known, time)
       if known.events.time is not None:
         check_ages(known.events.time, moment)
-      # Only now: what is refused must leave nothing behind.
-      self._events.put(name, known)
       context = {n: int(x[0]) for n, x in dataset.context.items()}
       asked = Asked(context, moment, requests.items)
-      return self._score_known([(name, known, asked)])[0]
+      (found,) = self._score_known([(name, known, asked)])
+      # Only now: what fails must leave nothing behind.
+      self._events.put(name, known)
+      return found
+
+  @contextlib.contextmanager
+  def _serve(self, names: Sequence[Hashable]) -> Iterator[None]:
+    """Holds users; forgets what is kept of them if the call fails."""
+    with self.cache.hold(names):
+      try:
+        yield
+      except BaseException:
+        # Rows of events may be kept that nobody remembers.
+        for name in names:
+          self.cache.drop(name)
+        raise
 
   def score_requests(
     self, dataset: RequestDataset, requests: Requests
@@ -222,16 +236,19 @@ class CachedScorer:
       yield from self._score_dataset(dataset, requests, together)
 
   def _score_dataset(self, dataset, requests, numbers: Sequence[int]):
-    names = [f'row {int(requests.user[r])}' for r in numbers]
-    with self.cache.hold(names):
+    # No user of `score` has such a name.
+    names = [('row', int(requests.user[r])) for r in numbers]
+    with self._serve(names):
       asked = []
       for name, r in zip(names, numbers, strict=True):
         user = requests.user[r]
         begin = int(dataset.events.offsets[user])
         known = self._events.join(
-          name, read_events(dataset, begin, int(requests.end[r])), True
+          name,
+          self._events.get(name),
+          read_events(dataset, begin, int(requests.end[r])),
+          True,
         )
-        self._events.put(name, known)
         context = dataset.find_context(requests, np.array([r]))
         some = slice(requests.offsets[r], requests.offsets[r + 1])
         asked.append((
@@ -244,6 +261,8 @@ class CachedScorer:
           ),
         ))  # fmt: skip
       found = self._score_known(asked)
+      for name, known, _ in asked:
+        self._events.put(name, known)
     yield from (scores for scores in found if len(scores))
 
   def use(self, scorer) -> None:
@@ -258,17 +277,26 @@ class CachedScorer:
       jax.tree.map(lambda x: (x.shape, x.dtype), weights)
       for weights in (scorer.weights, self._weights[0])
     ]
-    if shapes[0] != shapes[1] or scorer.spec != self._task.spec:
+    same = shapes[0] == shapes[1] and scorer.spec == self._task.spec
+    configs = [
+      dataclasses.asdict(s.task.model_config) for s in (scorer, self._scorer)
+    ]
+    same = same and are_same_settings(*configs)
+    vocabs = [getattr(s, 'vocabs', None) for s in (scorer, self._scorer)]
+    if not same or vocabs[0] != vocabs[1]:
       raise ValueError(
         'these are weights of another model, or for other requests'
       )
+    # The former one would keep its weights.
+    self._scorer = scorer
     self._weights = scorer.weights, object()
 
   def forget(self, user: str | int) -> None:
     """Drops what is known of a user, its events too."""
-    with self.cache.hold([str(user)]):
-      self._events.forget(str(user))
-      self.cache.drop(str(user))
+    name = check_user(user)
+    with self.cache.hold([name]):
+      self._events.forget(name)
+      self.cache.drop(name)
 
   def warm_up(self) -> dict:
     """Compiles every program that calls may need.
@@ -297,8 +325,8 @@ class CachedScorer:
     )  # fmt: skip
     for rung in programs.rungs:
       rows = programs.keep(weights, make(rung), asked)
-      share = Share('', '', 0, 0)
-      with self.cache.hold(['']):
+      share = Share(NOBODY, '', 0, 0)
+      with self.cache.hold([NOBODY]):
         self.cache.put(rows, [share])
       room = programs.find_room(1, rung, programs.each * programs.extend_by)
       if not self.rebuilds_because:
@@ -306,7 +334,7 @@ class CachedScorer:
         fresh = programs.extend(
           weights, make(0), programs.slots, [], kept, asked, rung
         )
-        with self.cache.hold(['']):
+        with self.cache.hold([NOBODY]):
           self.cache.put(fresh, [share])
       for count in {1, programs.users}:
         room = programs.find_room(count, rung, programs.micro_batch)
@@ -316,7 +344,8 @@ class CachedScorer:
           programs.score(weights, [asked], 0, known, [], kept, rung)
         )
     self.cache.warm_up()
-    self.cache.drop('')
+    with self.cache.hold([NOBODY]):
+      self.cache.drop(NOBODY)
     return {
       'programs': len(programs.compiled),
       'seconds': time_lib.perf_counter() - begin,
@@ -324,10 +353,10 @@ class CachedScorer:
 
   # --- Histories
 
-  def _find_moment(self, requests: Requests, events: Events, time) -> int:
+  def _find_moment(self, requests: Requests, known: Known, time) -> int:
     if requests.time is None:
       return 0
-    last = int(events.time[-1]) if len(events) else 0
+    last = 0 if known.latest is None else known.latest
     moment = int(requests.time[0])
     if time is None:
       return max(moment, last)
@@ -359,7 +388,7 @@ class CachedScorer:
     """Scores of users that are held, in their order."""
     weights, version = self._weights
     programs, labels = self._programs, len(self._task.labels)
-    entries = []
+    entries, generation = [], self.cache.generation
     for name, known, one in asked:
       if len(one):
         stamp = self._stamp(version, known, one)
@@ -389,7 +418,8 @@ class CachedScorer:
         np.concatenate(slots),
         programs.find_room(count, rung, size),
         self.cache.no_slot,
-      )
+      ),
+      generation,
     )
     ages = np.concatenate(ages)
     tokens = [programs.count_tokens(len(k.events)) for _, k, _ in some]
@@ -413,9 +443,10 @@ class CachedScorer:
     ages = np.repeat(find_ages(events, asked.moment), self._programs.each)
     return np.concatenate([np.zeros(self._programs.slots, np.int64), ages])
 
-  def _keep(self, weights, stamp, name: str, known: Known, asked: Asked):
+  def _keep(self, weights, stamp, name, known: Known, asked: Asked):
     """The entry of a user, with all of its events."""
     programs, events = self._programs, known.events
+    generation = self.cache.generation
     wanted = programs.count_tokens(len(events))
     was_kept = self.cache.peek(name) is not None
     entry = self.cache.find(name, stamp)
@@ -440,7 +471,8 @@ class CachedScorer:
       done = (entry.tokens - programs.slots) // programs.each
       new = events.take(slice(done, done + by))
       kept = self.cache.read(
-        _fill(self.cache.list_slots(entry), room, self.cache.no_slot)
+        _fill(self.cache.list_slots(entry), room, self.cache.no_slot),
+        generation,
       )
       end = entry.tokens + programs.each * len(new)
       rows = programs.extend(

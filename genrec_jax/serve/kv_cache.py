@@ -28,6 +28,7 @@ import numpy as np
 from genrec_jax.formatting import format_bytes
 
 DTYPES = ('float32', 'bfloat16')
+NOBODY = ('nobody',)  # holds what is moved before anybody asks
 
 
 @dataclasses.dataclass
@@ -85,6 +86,10 @@ class Counts:
   evicted: int = 0
 
 
+class CacheEmptied(RuntimeError):
+  """What a call had kept is gone: a write of another call has failed."""
+
+
 class PagedCache:
   """Rows of tokens by user, on the device and on the host.
 
@@ -124,8 +129,9 @@ class PagedCache:
       raise ValueError(
         f'dtype of a cache is {dtype!r}, must be one of {", ".join(DTYPES)}'
       )
-    if page_tokens < 1:
-      raise ValueError(f'page_tokens must be at least 1, not {page_tokens}')
+    for what, value in dict(width=width, page_tokens=page_tokens).items():
+      if value < 1:
+        raise ValueError(f'{what} must be at least 1, not {value}')
     self.width, self.page_tokens = width, page_tokens
     self.dtype = jnp.dtype(dtype)
     self.row_bytes = width * self.dtype.itemsize
@@ -142,12 +148,14 @@ class PagedCache:
     self._user_slots = wanted * page_tokens
     self.host_bytes, self.host_used = int(host_bytes), 0
     self.counts = Counts()
+    self.generation = 0
     self._lock = threading.RLock()
     self._held: set[Hashable] = set()
     self._returned = threading.Condition(self._lock)
     self._start_empty()
 
   def _start_empty(self) -> None:
+    self.generation += 1
     self._array = jnp.zeros(
       (self.pages * self.page_tokens, self.width), self.dtype
     )
@@ -243,40 +251,66 @@ class PagedCache:
       MemoryError: users that are held fill the device.
       ValueError: a share does not follow what there is.
     """
+    wanted = sum(share.count for share in shares)
+    if wanted > len(rows):
+      raise ValueError(f'{len(rows):,} rows are fewer than the {wanted:,} told')
     with self._lock:
-      slots, entries = [], []
-      for share in shares:
-        entry = self._device.get(share.user)
-        if share.start == 0:
-          self.drop(share.user)
-          entry = Entry(share.stamp, 0)
-        if entry is None or (entry.stamp, entry.tokens) != (
-          share.stamp,
-          share.start,
-        ):
-          raise ValueError(
-            f'rows from {share.start:,} on do not follow what is kept of '
-            f'{share.user!r}'
-          )
-        self._add_pages(share, entry)
-        end = share.start + share.count
-        slots.append(self._place(entry.pages)[share.start : end])
-        entries.append((entry, end))
-      where = np.full(len(rows), self._array.shape[0], np.int32)
-      found = np.concatenate(slots) if slots else where[:0]
-      where[: len(found)] = found
       try:
-        self._array = _write(self._array, rows, jnp.asarray(where))
-      except BaseException:
-        # The array was given away: nothing in it can be trusted any more.
-        self._start_empty()
+        self._put(rows, shares)
+      except (MemoryError, ValueError):
+        # Nobody may find pages in which nothing was written.
+        for share in shares:
+          if share.start == 0:
+            self.drop(share.user)
         raise
-      for entry, end in entries:
-        entry.tokens = end
 
-  def read(self, slots: np.ndarray) -> jax.Array:
-    """`[N, W]` rows of slots; zeros of those beyond the array."""
+  def _put(self, rows: jax.Array, shares: Sequence[Share]) -> None:
+    slots, entries = [], []
+    for share in shares:
+      entry = self._device.get(share.user)
+      if share.start == 0:
+        self.drop(share.user)
+        entry = Entry(share.stamp, 0)
+      if entry is None or (entry.stamp, entry.tokens) != (
+        share.stamp,
+        share.start,
+      ):
+        raise ValueError(
+          f'rows from {share.start:,} on do not follow what is kept of '
+          f'{share.user!r}'
+        )
+      self._add_pages(share, entry)
+      end = share.start + share.count
+      slots.append(self._place(entry.pages)[share.start : end])
+      entries.append((entry, end))
+    where = np.full(len(rows), self._array.shape[0], np.int32)
+    found = np.concatenate(slots) if slots else where[:0]
+    where[: len(found)] = found
+    try:
+      self._array = _write(self._array, rows, jnp.asarray(where))
+    except BaseException:
+      # The array was given away: nothing in it can be trusted any more.
+      self._start_empty()
+      raise
+    for entry, end in entries:
+      entry.tokens = end
+
+  def read(self, slots: np.ndarray, generation: int | None = None) -> jax.Array:
+    """`[N, W]` rows of slots; zeros of those beyond the array.
+
+    Args:
+      slots: of entries.
+      generation: of the cache when the entries were found or put.
+
+    Raises:
+      CacheEmptied: the cache has been emptied since.
+    """
     with self._lock:  # as long as the array is being changed
+      if generation not in (None, self.generation):
+        raise CacheEmptied(
+          'the cache was emptied because a write of another call failed; call '
+          'again'
+        )
       return _gather(self._array, jnp.asarray(slots, jnp.int32))
 
   def list_slots(self, entry: Entry) -> np.ndarray:

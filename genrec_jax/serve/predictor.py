@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import numbers
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -175,8 +176,7 @@ class Predictor:
       Rows of the histories `[n]`, item indices `[n, k]` and scores `[n, k]`,
       best first; PAD and -inf where fewer than k items are unseen.
     """
-    if k < 1:
-      raise ValueError(f'k is {k}, must be positive (predict.top_k)')
+    k = check_count(k)
     vocab = self.items.vocab
     if histories.vocab is not vocab and histories.vocab != vocab:
       raise ValueError('the histories have another vocabulary than the model')
@@ -290,6 +290,15 @@ class Predictor:
       return collectives.gather((batch.row, *answer))
 
     return runtime.jit(recommend_batch, ('split', 'split'), 'alike')
+
+
+def check_count(k) -> int:
+  """How many items are asked for."""
+  if isinstance(k, bool) or not isinstance(k, numbers.Integral):
+    raise ValueError(f'k is {k!r}, must be a whole number (predict.top_k)')
+  if k < 1:
+    raise ValueError(f'k is {k}, must be positive (predict.top_k)')
+  return int(k)
 
 
 def join_lists(lists: Sequence[Sequence], dtype) -> np.ndarray:

@@ -70,6 +70,7 @@ class RequestScorer:
     """Puts the pieces together; `load` is the usual way."""
     self.spec, self.labels, self.step = task.spec, task.labels, weights.step
     self.values = read_values(task.spec, encoding.vocabs)
+    self.vocabs = encoding.vocabs
     self._encoding, self.task = encoding, task
     self._batch_size = config.eval.batch_size
     self.reads_oldest = request_models.reads_oldest(config.model)

@@ -99,12 +99,15 @@ class Known:
     first: number of the first of them among all the user ever had.
     version: another one for each history that does not continue another.
     seen: rows of all items that the user ever had, where somebody needs them.
+    latest: time of the latest event that the user ever had, be it beyond those
+      that are remembered; None without times.
   """
 
   events: Events
   first: int = 0
   version: int = 0
   seen: np.ndarray | None = None
+  latest: int | None = None
 
 
 class EventMemory:
@@ -152,28 +155,33 @@ class EventMemory:
       while len(self._known) > self._users:
         self._known.popitem(last=False)
 
-  def join(self, name: str, events: Events, is_whole: bool) -> Known:
+  def join(
+    self, name: str, known: Known | None, events: Events, is_whole: bool
+  ) -> Known:
     """The events of a user, with those that are given; nothing is kept yet.
 
     Args:
       name: of the user.
+      known: what `get` has said of the user in this call. Another call may have
+        made the memory forget the user since.
       events: all of them, or further ones.
       is_whole: whether they are all.
 
     Raises:
       ValueError: a further event is older than the latest that is known.
     """
-    known = self._known.get(name)
     if known is None or (is_whole and not _continues(known, events)):
       # Never used before: rows may still be kept of a user who was forgotten.
       known = Known(events, 0, next(self._versions))
     elif is_whole:
       known = Known(events, 0, known.version)
     else:
-      _check_order(name, known.events, events)
+      _check_order(name, known, events)
       known = dataclasses.replace(
         known, events=known.events.followed_by(events)
       )
+    if events.time is not None and len(events):
+      known = dataclasses.replace(known, latest=int(events.time[-1]))
     if (more := len(known.events) - self._most) > 0:
       first = 0
       if not self._oldest:
@@ -193,12 +201,22 @@ def _continues(known: Known, events: Events) -> bool:
   return events.take(slice(known.first, None)).begins_with(known.events)
 
 
-def _check_order(name: str, known: Events, new: Events) -> None:
-  if known.time is None or not len(known) or not len(new):
+def _check_order(name: str, known: Known, new: Events) -> None:
+  if known.latest is None or new.time is None or not len(new):
     return
-  if new.time[0] < known.time[-1]:
+  if new.time[0] < known.latest:
     raise ValueError(
       f'new_events begin at {new.time[0]:,}, before the latest event that is '
-      f'known of user {quote(name)}, at {known.time[-1]:,}; give its whole '
+      f'known of user {quote(name)}, at {known.latest:,}; give its whole '
       'history anew'
     )
+
+
+def check_user(user) -> str:
+  """The name of a user of whom something is kept."""
+  if isinstance(user, bool) or not isinstance(user, str | int | np.integer):
+    raise ValueError(
+      f'user is {quote(repr(user))}, must be a text or a whole number: what is '
+      'kept belongs to a name'
+    )
+  return str(user)

@@ -114,7 +114,8 @@ def groups(spec: Spec, batch: int, tail: bool) -> list[QueryRows]:
   # Up to here rows read from the first key on.
   end = spec.max_len
   if reach is not None:
-    least = max(reach + masks.prefix_tokens(spec), spec.contextual)
+    # All tokens of the context are as far away as the last of them.
+    least = reach + max(masks.prefix_tokens(spec), spec.contextual)
     end = min(_round_up(least, MAX_BLOCK), end)
   plan, done = [], 0
   size, block = _divide(end)

@@ -99,7 +99,7 @@ def test_one_sequence_of_many_blocks(backend):
 
 
 @pytest.mark.parametrize('queries', [0, 40])
-@pytest.mark.parametrize('contextual', [0, 3])
+@pytest.mark.parametrize('contextual', [0, 3, slow(40)])
 @pytest.mark.parametrize('targets', [False, True])
 @pytest.mark.parametrize('full_tail', [0, slow(6)])
 def test_what_lies_between_prefix_and_window_is_left_out(
@@ -126,3 +126,11 @@ def test_no_row_is_in_two_groups(max_len):
     1, max_len=max_len, heads=1, dqk=4, dv=4, time_bias=False
   )
   check('xla', shapes.inputs(shape, sizes=[max_len]))
+
+
+def test_a_window_that_reaches_the_context_sees_all_of_it():
+  shape = dataclasses.replace(
+    cases.SHAPE, max_len=200, batch=2, heads=1, time_bias=False
+  )
+  arguments = shapes.inputs(shape, sizes=[200, 160])
+  check('xla', arguments | dict(window=128, contextual=33))

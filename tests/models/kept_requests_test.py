@@ -62,3 +62,22 @@ def test_what_cannot_be_kept_says_why():
   base = stu_test.build('summed').config
   assert not kept_requests.explain_refusal(base)
   assert 'counted_from' in kept_requests.explain_rebuilding(base, 2)
+
+
+@pytest.mark.parametrize(
+  'change, contextual, reason',
+  [
+    (dict(), 0, ''),
+    (dict(context_mask='causal'), 3, ''),
+    (dict(window=4, prefix=2), 0, ''),
+    (dict(counted_from='request'), 0, 'counted_from'),
+    (dict(), 3, 'context_mask'),
+    (dict(truncated_layers=1, truncated_to=4), 0, 'truncated_layers'),
+    (dict(window=4, full_tail=2), 0, 'full_tail'),
+  ],
+)
+def test_what_a_new_event_changes_of_the_others(change, contextual, reason):
+  config = kept_requests.Config(**dict(counted_from='start') | change)
+  found = kept_requests.explain_rebuilding(config, contextual)
+  assert found.startswith(f'model.{reason}' if reason else '')
+  assert bool(found) == bool(reason)

@@ -1,7 +1,9 @@
 """Answers from kept histories are those of a predictor that encodes anew."""
 
+import gc
 import logging
 import threading
+import weakref
 
 import jax
 import numpy as np
@@ -71,6 +73,11 @@ def draw(count, seed=0):
   return items, times.tolist()
 
 
+def which(known):
+  """The argument for events behind so many."""
+  return 'new_events' if known else 'history'
+
+
 def is_timed(predictor):
   return predictor.config.model.time_bias
 
@@ -101,7 +108,9 @@ def test_events_are_added(predictor, cached):
   known = 0
   for end in (1, 2, 9, 10, 15, LENGTH):
     more = show(predictor, None, times[known:end])
-    found = cached.recommend('ann', 7, new_events=items[known:end], **more)
+    found = cached.recommend(
+      'ann', 7, **{which(known): items[known:end]}, **more
+    )
     assert_same(found, whole(predictor, items[:end], times[:end]))
     known = end
   assert cached.work.questions == 6 and cached.work.rebuilt == 0
@@ -146,7 +155,7 @@ def test_a_long_history_keeps_its_latest_events(trained, filter_seen):
   known = 0
   for end in (LENGTH, LENGTH + 1, 2 * LENGTH + 5, 3 * LENGTH):
     found = cached.recommend(
-      'cy', 7, new_events=items[known:end], times=times[known:end]
+      'cy', 7, **{which(known): items[known:end]}, times=times[known:end]
     )
     assert_same(found, whole(predictor, items[:end], times[:end]))
     known = end
@@ -161,13 +170,17 @@ def test_many_events_leave_at_once(trained):
   items = [x if x <= 'sku-30' else 'sku-01' for x in items]  # all known
   for end in range(1, 51):
     some = slice(end - 1, end)
-    found = cached.recommend('di', new_events=items[some], times=times[some])
+    found = cached.recommend(
+      'di', **{which(end - 1): items[some]}, times=times[some]
+    )
     gone = -(-max(end - LENGTH, 0) // 8) * 8
     wanted = whole(predictor, items[gone:end], times[gone:end], 10)
     assert_same(found, wanted)
   # Computed anew at each eighth event, and not at each of thirty.
   assert cached.work.rebuilt == 4
-  with pytest.raises(ValueError, match='drop_at_once is 21, and a history has'):
+  with pytest.raises(
+    ValueError, match='drop_at_once is 21, and the model reads'
+  ):
     CachedPredictor(predictor, KeepOptions(drop_at_once=21))
 
 
@@ -218,7 +231,7 @@ def test_after_the_warm_up_nothing_is_compiled(trained, caplog):
   with jax.log_compiles(), caplog.at_level(logging.DEBUG):
     for begin, end in ((0, 1), (1, 3), (3, 14), (14, 40), (40, 90)):
       cached.recommend(
-        'gu', 7, new_events=items[begin:end], times=times[begin:end]
+        'gu', 7, **{which(begin): items[begin:end]}, times=times[begin:end]
       )
     for n in range(200):  # more than the cache has room for
       cached.recommend(n, 7, history=items[:17], times=times[:17])
@@ -266,6 +279,11 @@ def test_what_is_refused_leaves_nothing_behind(trained):
     'reads times': dict(history=items),
     '6 events have 5 times': dict(history=items, times=times[:5]),
     'are times in seconds': dict(history=items[:2], times=[1, 4e9]),
+    'no longer; give its history': dict(new_events=items, times=times),
+    'k is 2.5, must be a whole': dict(history=items, times=times, k=2.5),
+    'k is True': dict(history=items, times=times, k=True),
+    "a sequence of items, not 'sku-01'": dict(history='sku-01'),
+    'times are of events, and none': dict(times=times),
     'k is 0': dict(history=items, times=times, k=0),
   }.items():
     with pytest.raises(ValueError, match=message):
@@ -273,9 +291,13 @@ def test_what_is_refused_leaves_nothing_behind(trained):
   assert cached.recommend('ida', history=[]) == []
   assert cached.recommend('ida', history=['foreign'], times=[T]) == []
   first = cached.recommend('hal', history=items, times=times)
+  for user in (None, ['hal'], True, b'hal'):
+    with pytest.raises(ValueError, match='user is .*, must be a text'):
+      cached.recommend(user, history=items, times=times)
   for message, arguments in {
     'new_events begin at': dict(new_events=items[:1], times=[times[0] - 1]),
-    'before the latest event': dict(request_time=times[-1] - 1),
+    'must be from the latest event': dict(request_time=times[-1] - 1),
+    "request_time is .'soon'": dict(request_time='soon'),
     'is it in seconds': dict(request_time=times[-1] + 2**32),
   }.items():
     with pytest.raises(ValueError, match=message):
@@ -295,3 +317,85 @@ def test_a_budget_smaller_than_a_user(trained):
   predictor = make_predictor(trained, 'published')
   with pytest.raises(ValueError, match='a user of 20 tokens needs'):
     CachedPredictor(predictor, KeepOptions(device_bytes=100))
+
+
+def test_a_call_that_fails_leaves_nothing_behind(trained, monkeypatch):
+  predictor = make_predictor(trained, 'published')
+  cached = CachedPredictor(predictor, OPTIONS)
+  items, times = draw(10, 11)
+  cached.recommend('jo', 7, history=items[:8], times=times[:8])
+  one = dict(new_events=items[8:9], times=times[8:9])
+
+  def fail(*args):
+    raise RuntimeError('broken')
+
+  for name in ('_search', '_find_best'):
+    with monkeypatch.context() as patch:
+      patch.setattr(cached, name, fail)
+      with pytest.raises(RuntimeError, match='broken'):
+        cached.recommend('jo', 7, **one)
+  # Another event than the one that failed, behind the same eight.
+  found = cached.recommend('jo', 7, new_events=items[9:], times=times[9:])
+  wanted = items[:8] + items[9:], times[:8] + times[9:]
+  assert_same(found, whole(predictor, *wanted))
+
+
+def test_a_user_who_is_forgotten_meanwhile(trained, monkeypatch):
+  predictor = make_predictor(trained, 'published')
+  cached = CachedPredictor(
+    predictor, KeepOptions(device_bytes=1 << 18, remembered=1)
+  )
+  items, times = draw(12, 12)
+  cached.recommend('kim', 7, history=items[:9], times=times[:9])
+  read = cached._read_events
+
+  def read_late(*args):
+    monkeypatch.setattr(cached, '_read_events', read)
+    cached.recommend('lea', 7, history=items[:3], times=times[:3])
+    return read(*args)
+
+  monkeypatch.setattr(cached, '_read_events', read_late)
+  found = cached.recommend('kim', 7, new_events=items[9:], times=times[9:])
+  assert_same(found, whole(predictor, items, times))
+  with pytest.raises(ValueError, match='or no longer; give its history'):
+    cached.recommend('lea', 7, new_events=items[3:4], times=times[3:4])
+
+
+def test_events_in_arrays_and_users_of_any_name(trained):
+  predictor = make_predictor(trained, 'published')
+  cached = CachedPredictor(predictor, OPTIONS)
+  items, times = draw(9, 13)
+  found = cached.recommend('', 7, history=np.array(items), times=times)
+  assert_same(found, whole(predictor, items, times))
+  cached.warm_up(ks=(7,))
+  assert cached.cache.peek('') is not None
+  assert cached.recommend('', np.int64(7)) == found
+
+
+def test_a_run_with_other_settings_is_refused_and_old_weights_go(trained):
+  predictor = make_predictor(trained, 'published')
+  cached = CachedPredictor(predictor, OPTIONS)
+  with pytest.raises(ValueError, match='of another model'):
+    cached.use(make_predictor(trained, 'published', 1, filter_seen='none'))
+  with pytest.raises(ValueError, match='use takes a Predictor'):
+    cached.use('/tmp/run')
+  cached.use(make_predictor(trained, 'published', 1))
+  old = weakref.ref(predictor)
+  del predictor
+  gc.collect()
+  assert old() is None
+
+
+def test_times_of_a_model_without_them_tell_the_order(trained):
+  predictor = make_predictor(trained, 'no_times')
+  cached = CachedPredictor(predictor, OPTIONS)
+  items, _ = draw(8, 14)
+  cached.recommend('mo', 5, history=items[:5], times=[5, 4, 3, 2, 1])
+  with pytest.raises(ValueError, match='new_events begin at 0, before'):
+    cached.recommend('mo', 5, new_events=items[5:6], times=[0])
+  found = cached.recommend('mo', 5, new_events=items[5:6], times=[6])
+  wanted = [*items[4::-1], items[5]]
+  assert_same(found, whole(predictor, wanted, None, 5))
+  # Without times: behind all that is known.
+  found = cached.recommend('mo', 5, new_events=items[6:])
+  assert_same(found, whole(predictor, [*wanted, *items[6:]], None, 5))

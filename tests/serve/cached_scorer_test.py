@@ -11,6 +11,7 @@ import pytest
 from genrec_jax import config as config_lib
 from genrec_jax.data.requests import prepared
 from genrec_jax.serve.cached_scorer import CachedScorer, CacheOptions
+from genrec_jax.serve.kv_cache import CacheEmptied
 from genrec_jax.serve.request_scorer import RequestScorer
 from tests.marks import slow
 from tests.serve import request_runs
@@ -264,7 +265,7 @@ def test_a_call_that_is_refused_leaves_nothing_behind(run, cached, log):
 
 def test_what_is_refused(run, cached, log):
   events = log[11][:6]
-  with pytest.raises(ValueError, match="nothing is known of user 'x'; give"):
+  with pytest.raises(ValueError, match="known of user 'x', or no longer; give"):
     cached.score('x', {'movie_id': [1]})
   with pytest.raises(ValueError, match='not both'):
     cached.score('x', {'movie_id': [1]}, history=[], new_events=[])
@@ -279,3 +280,60 @@ def test_what_is_refused(run, cached, log):
     CachedScorer(run[1], CacheOptions(device_bytes=1000))
   with pytest.raises(ValueError, match='users must be at least 1, not 0'):
     CacheOptions(users=0)
+
+
+def test_the_context_begins_to_count(run, cached, log):
+  """With the fifth event, what is kept of all of them changes."""
+  events = log[18]
+  cached.score('18', {'movie_id': [1]}, history=show(events[:3]))
+  for begin, end in ((3, 4), (4, 5), (5, 9)):
+    new = show(events[begin:end])
+    found = cached.score('18', {'movie_id': FILMS}, new_events=new)
+    assert_same(found, whole(run, events[:end], user=18))
+
+
+def test_a_call_that_fails_leaves_no_event_behind(
+  run, cached, log, monkeypatch
+):
+  events = log[11]
+  asked = {'movie_id': FILMS}
+  cached.score('11', asked, history=show(events[:8]))
+
+  def fail(*args):
+    raise RuntimeError('broken')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(cached._programs, 'score', fail)
+    with pytest.raises(RuntimeError, match='broken'):
+      cached.score('11', asked, new_events=show(events[8:9]))
+  found = cached.score('11', asked, new_events=show(events[9:10]))
+  wanted = events[:8] + events[9:10]
+  assert_same(found, whole(run, wanted, user=11))
+
+
+def test_users_of_requests_are_others(run, cached):
+  *_, workdir = run
+  with pytest.raises(ValueError, match="known of user 'row 0', or no longer"):
+    cached.score('row 0', {'movie_id': [1]})
+  with pytest.raises(ValueError, match='user is .None., must be a text'):
+    cached.score(None, {'movie_id': [1]}, history=[])
+
+
+def test_a_cache_that_was_emptied_gives_no_rows_of_others(
+  run, cached, log, monkeypatch
+):
+  """A write of another user fails between two looks at the cache."""
+  asked = {'movie_id': FILMS}
+  cached.score('11', asked, history=show(log[11][:9]))
+  list_ages = cached._list_ages
+
+  def empty_then_list(*args):
+    monkeypatch.setattr(cached, '_list_ages', list_ages)
+    cached.cache._start_empty()
+    cached.score('13', asked, history=show(log[13][:9]))
+    return list_ages(*args)
+
+  monkeypatch.setattr(cached, '_list_ages', empty_then_list)
+  with pytest.raises(CacheEmptied, match='call again'):
+    cached.score('11', asked)
+  assert_same(cached.score('11', asked), whole(run, log[11][:9], user=11))

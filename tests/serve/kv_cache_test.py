@@ -8,8 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from genrec_jax.serve import kv_cache
-from genrec_jax.serve.kv_cache import PagedCache, Share
+from genrec_jax.serve import keep_options, kv_cache
+from genrec_jax.serve.keep_options import KeepOptions
+from genrec_jax.serve.kv_cache import CacheEmptied, PagedCache, Share
 
 WIDTH, PAGE = 4, 2
 BYTES = WIDTH * 4 * PAGE  # of a page
@@ -185,3 +186,42 @@ def test_a_user_is_of_one_call_at_a_time():
   for thread in threads:
     thread.join(60)
   assert not any(t.is_alive() for t in threads) and not wrong
+
+
+def test_what_is_refused_leaves_no_entry():
+  cache = PagedCache(
+    width=2, most_tokens=4, device_bytes=4 * 2 * 4 * 2, page_tokens=4
+  )
+  rows = jnp.ones((12, 2))
+  with cache.hold(['a', 'b', 'c']):
+    with pytest.raises(MemoryError, match='ask for fewer users'):
+      cache.put(rows, [Share(u, '', 0, 4) for u in 'abc'])
+    assert len(cache) == 0 and cache.used_bytes == 0
+    with pytest.raises(ValueError, match='12 rows are fewer than the 13'):
+      cache.put(rows, [Share('a', '', 0, 13)])
+    cache.put(rows, [Share('a', '', 0, 4)])
+    slots = cache.list_slots(cache.peek('a'))
+    assert float(cache.read(slots, cache.generation).sum()) == 8
+    with pytest.raises(CacheEmptied, match='call again'):
+      cache.read(slots, cache.generation - 1)
+
+
+@pytest.mark.parametrize(
+  'options, message',
+  [
+    (dict(device_bytes=float('nan')), 'device_bytes is nan, must be from 0'),
+    (dict(host_bytes=float('inf')), 'host_bytes is inf, must be from 0'),
+    (dict(host_bytes=-5), 'host_bytes is -5, must be from 0'),
+    (dict(device_bytes='1GB'), "device_bytes is '1GB', must be a number"),
+    (dict(extend_by=1.5), 'extend_by is 1.5, must be a whole number'),
+    (dict(remembered=True), 'remembered is True, must be a whole number'),
+    (dict(drop_at_once=0), 'drop_at_once must be at least 1, not 0'),
+  ],
+)
+def test_options_that_cannot_be(options, message):
+  with pytest.raises(ValueError, match=message):
+    KeepOptions(**options)
+
+
+def test_the_examples_of_the_options():
+  assert doctest.testmod(keep_options).failed == 0
