@@ -100,7 +100,7 @@ def run_demo(
 
 
 def _choose_request(dataset: RequestDataset, requests: Requests, user: str):
-  """The number of a request with candidates, the latest of its user."""
+  """The number of a request with some candidates and a long history."""
   asked = np.flatnonzero(np.diff(requests.offsets) > 0)
   if not len(asked):
     raise ValueError('the data have no request with candidates to show')
@@ -110,8 +110,10 @@ def _choose_request(dataset: RequestDataset, requests: Requests, user: str):
     if not len(asked):
       raise ValueError(f'the test split has no request of user {user!r:.100}')
     return int(asked[-1])
-  begin = dataset.events.offsets[requests.user[asked]]
-  return int(asked[np.argmax(requests.end[asked] - begin)])
+  # A ranking of one says nothing; beyond what is shown, the history counts.
+  many = np.minimum(np.diff(requests.offsets)[asked], _SHOWN_CANDIDATES)
+  length = requests.end[asked] - dataset.events.offsets[requests.user[asked]]
+  return int(asked[np.lexsort((length, many))[-1]])
 
 
 def _take_request(requests: Requests, number: int) -> Requests:

@@ -63,7 +63,7 @@ def write_request_scores(
   scorer = RequestScorer.load(
     workdir, config, predict.checkpoint, extensions, make_runtime
   )
-  score = _choose_way(config, scorer, make_runtime)
+  score, describe = _choose_way(config, scorer, make_runtime)
   dataset = _load_data(config, workdir, extensions)
   file = None
   if source:
@@ -100,6 +100,8 @@ def write_request_scores(
       done += len(rows.request)
       progress.update(done)
   LOG.info('%s: scores of %s candidates', output, f'{done:,}')
+  if told := describe():
+    LOG.info('%s', told)
   counts = dict.fromkeys(_COUNTED, 0)
   if file is None:
     empty = int(np.sum(np.diff(split.offsets) == 0))
@@ -152,8 +154,10 @@ def _warn_of_unknown(scorer: RequestScorer, split) -> None:
     )
 
 
-def _choose_way(config, scorer: RequestScorer, make_runtime) -> Score:
-  """How requests are scored: (dataset, requests) -> scores, some at a time."""
+def _choose_way(
+  config, scorer: RequestScorer, make_runtime
+) -> tuple[Score, Callable[[], str]]:
+  """How requests are scored, and what tells the worth of a cache."""
   size = config.predict.get('cache_mb', 0.0)
   if not size:
     room = (0, 0)
@@ -165,7 +169,7 @@ def _choose_way(config, scorer: RequestScorer, make_runtime) -> Score:
       room = tuple(map(max, room, more))
       return scorer.score_requests(dataset, requests, room=room)
 
-    return score_whole
+    return score_whole, str
   if make_runtime is not None:
     raise ConfigError(
       f'predict.cache_mb={size}: histories are kept on one device; leave out '
@@ -173,9 +177,19 @@ def _choose_way(config, scorer: RequestScorer, make_runtime) -> Score:
     )
   options = cached_scorer.CacheOptions(device_bytes=size * 1e6)
   try:
-    return cached_scorer.CachedScorer(scorer, options).score_requests
+    cached = cached_scorer.CachedScorer(scorer, options)
   except ValueError as e:
     raise ConfigError(f'predict.cache_mb={size}: {e}') from None
+
+  def describe() -> str:
+    work, counts = cached.work, cached.cache.counts
+    return (
+      f'predict.cache_mb: of {work.requests:,} requests, {counts.hits:,} found '
+      f'their history kept; {work.kept:,} histories were computed as a whole, '
+      f'{work.extended_events:,} events were added'
+    )
+
+  return cached.score_requests, describe
 
 
 def _score_split(
