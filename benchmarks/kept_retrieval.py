@@ -37,7 +37,7 @@ COLUMNS = (
   'case', 'core_ms', 'of_anew_x', 'encoding_of_anew_x', 'kept_mb',
   'users_per_gb',
 )  # fmt: skip
-HISTORIES = (200, 512, 2048, 8192)
+HISTORIES = (200, 512, 2048)
 ITEMS = 50_000
 MODEL = dict(dim=64, blocks=8, heads=2, dqk=32, dv=32)
 SMOKE = dict(dim=8, blocks=2, heads=1, dqk=4, dv=4)
