@@ -15,29 +15,28 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from genrec_jax import features
 from genrec_jax.data import fields
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data.quoting import quote
-from genrec_jax.features import PAD, Columns, Examples, Jagged, Read
+from genrec_jax.features import PAD, Columns, Examples, Jagged
 from genrec_jax.models import kept_histories, kept_layers
 from genrec_jax.models.kept_histories import HistoryPlace
-from genrec_jax.serve.keep_options import KeepOptions, are_same_settings
-from genrec_jax.serve.kept_programs import list_rungs
+from genrec_jax.serve.asked_items import check_count, join_lists
+from genrec_jax.serve.history_programs import HistoryPrograms
+from genrec_jax.serve.keep_options import (
+  KeepOptions,
+  are_same_settings,
+  list_rungs,
+)
 from genrec_jax.serve.kv_cache import NOBODY, Share
-from genrec_jax.serve.predictor import Predictor, check_count, join_lists
 from genrec_jax.serve.user_events import (
   EventMemory,
   Events,
   Known,
   check_user,
 )
-from genrec_jax.tasks import catalogue
-from genrec_jax.tasks.retrieval import ITEMS, params_state
 
 _INT32 = np.iinfo(np.int32).max
 
@@ -82,13 +81,11 @@ class CachedPredictor:
     compiled: (program, its size) of those that were compiled.
   """
 
-  def __init__(
-    self, predictor: Predictor, options: KeepOptions = KeepOptions()
-  ):
+  def __init__(self, predictor, options: KeepOptions = KeepOptions()):
     """Makes an empty cache; nothing is compiled yet.
 
     Args:
-      predictor: of a run of the model hstu, on one device.
+      predictor: a `Predictor` of a run of the model hstu, on one device.
       options: what may be used.
 
     Raises:
@@ -118,7 +115,7 @@ class CachedPredictor:
     self._counting = threading.Lock()
     self._filter = predictor.config.eval.filter_seen
     self._timed = bool(task.model_config.time_bias)
-    self._programs = _Programs(predictor)
+    self._programs = HistoryPrograms(predictor)
 
   # --- Calls
 
@@ -198,15 +195,15 @@ class CachedPredictor:
         self.cache.drop(name)
         raise
 
-  def use(self, predictor: Predictor) -> None:
+  def use(self, predictor) -> None:
     """Answers with other weights from now on; what is kept is made anew.
 
     Calls that are running end with the weights they began with.
 
     Args:
-      predictor: of the same run, with weights of another step.
+      predictor: a `Predictor` of the same run, with weights of another step.
     """
-    if not isinstance(predictor, Predictor):
+    if not hasattr(predictor, 'recommend_batches'):
       raise ValueError(f'use takes a Predictor, not {quote(repr(predictor))}')
     former, _ = self._version
     shapes = [
@@ -457,62 +454,6 @@ class CachedPredictor:
     while self._filter == 'history' and found[-1] < most:
       found.append(found[-1] * 4)
     return found
-
-
-class _Programs:
-  """Compiled functions of a retrieval task over what is kept of users."""
-
-  def __init__(self, predictor: Predictor):
-    # Not `predictor` itself: its weights would outlive their use.
-    task, runtime = predictor.task, predictor.runtime
-    candidates, config = predictor.candidates, predictor.config.eval
-
-    def read(weights, items):
-      where = jnp.where(items == PAD, features.UNREAD, items)
-      params, views = runtime.read_rows(
-        task, weights, {'history': Read(where, ITEMS)}
-      )
-      model = nnx.merge(task.graphdef, params_state(params))
-      return model, views['history'].all()
-
-    @jax.jit
-    def keep(weights, items, time, next_time, lengths):
-      model, rows = read(weights, items)
-      columns = jnp.stack([items, time, next_time], axis=1)
-      events = Jagged(Columns(columns, ('item', 'time', 'next_time')), lengths)
-      return kept_histories.keep_history(model, rows, events)
-
-    @jax.jit
-    def encode(weights, items, place):
-      model, rows = read(weights, items)
-      x, found = kept_histories.encode_new(model, rows, place)
-      last = jnp.maximum(place.fresh - 1, 0)
-      return task.represent(x[last]), found
-
-    def make_best(k):
-      @jax.jit
-      def find_best(weights, vectors, query, batch):
-        return catalogue.top_k(
-          query,
-          candidates.find(weights, vectors),
-          candidates.corpus,
-          batch,
-          k,
-          # The items of the window stand among those that were seen.
-          filter_seen='none' if config.filter_seen == 'none' else 'history',
-          item_chunk=config.item_chunk,
-        )
-
-      return find_best
-
-    self.keep, self.encode, self._make_best = keep, encode, make_best
-    self._best = {}
-
-  def find_best(self, k: int):
-    """The program that finds the best k items."""
-    if k not in self._best:
-      self._best[k] = self._make_best(k)
-    return self._best[k]
 
 
 def _pad(values: np.ndarray, size: int) -> np.ndarray:

@@ -78,3 +78,16 @@ def are_same_settings(one, other) -> bool:
   """
   texts = [json.dumps(x, sort_keys=True, default=str) for x in (one, other)]
   return texts[0] == texts[1]
+
+
+def list_rungs(most: int) -> tuple[int, ...]:
+  """Lengths of histories that programs have room for, ascending.
+
+  >>> list_rungs(200)
+  (64, 96, 144, 200)
+  """
+  found = [most]
+  while found[-1] > 64:
+    # Two thirds, and not a half: a call pays for the room it does not use.
+    found.append(-(-found[-1] * 2 // 3 // 16) * 16)
+  return tuple(reversed(found))

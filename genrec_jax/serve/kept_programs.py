@@ -25,6 +25,7 @@ from genrec_jax.data.requests.requests import week_second
 from genrec_jax.features import CANDIDATES, HISTORY
 from genrec_jax.models import kept_layers, kept_requests
 from genrec_jax.models.kept_requests import Place
+from genrec_jax.serve.keep_options import list_rungs
 from genrec_jax.serve.user_events import Events, find_ages
 from genrec_jax.tasks.request_ranking import RequestRanking
 
@@ -282,19 +283,6 @@ class KeptPrograms:
       group=row,
       int_extras=_stack({features.WEEK_SECOND: seconds}, size, np.int32),
     )
-
-
-def list_rungs(most: int) -> tuple[int, ...]:
-  """Lengths of histories that programs have room for, ascending.
-
-  >>> list_rungs(200)
-  (64, 96, 144, 200)
-  """
-  found = [most]
-  while found[-1] > 64:
-    # Two thirds, and not a half: a call pays for the room it does not use.
-    found.append(-(-found[-1] * 2 // 3 // 16) * 16)
-  return tuple(reversed(found))
 
 
 def _pad(values: np.ndarray, size: int, fill: int = 0) -> np.ndarray:

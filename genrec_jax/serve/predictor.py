@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import numbers
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,13 +14,16 @@ from ml_collections import ConfigDict
 from genrec_jax import config as config_lib
 from genrec_jax import features
 from genrec_jax.contracts import EvalRuntime, Extensions, Task, weights_of
-from genrec_jax.data import fields, pipeline, splits, text_arrays
+from genrec_jax.data import fields, pipeline, splits
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.features import PAD
 from genrec_jax.formatting import format_moment
 from genrec_jax.parallel import collectives
+from genrec_jax.serve.asked_items import check_count, join_lists
+from genrec_jax.serve.cached_predictor import CachedPredictor
+from genrec_jax.serve.keep_options import KeepOptions
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.tasks import catalogue
 from genrec_jax.tasks.candidates import CandidateReader
@@ -142,17 +144,13 @@ class Predictor:
         answers[int(known.users.ids[row])] = list(pairs)
     return answers
 
-  def keep_users(self, options=None):
-    """A `CachedPredictor` of the same weights, for users who come back.
+  def keep_users(self, options: KeepOptions | None = None) -> CachedPredictor:
+    """The same weights, for users who come back.
 
     Args:
-      options: `keep_options.KeepOptions`; None takes their defaults.
+      options: what may be used; None is their defaults.
     """
-    from genrec_jax.serve import cached_predictor  # which imports this file
-
-    if options is None:
-      return cached_predictor.CachedPredictor(self)
-    return cached_predictor.CachedPredictor(self, options)
+    return CachedPredictor(self, options or KeepOptions())
 
   def recommend_batches(
     self,
@@ -290,24 +288,6 @@ class Predictor:
       return collectives.gather((batch.row, *answer))
 
     return runtime.jit(recommend_batch, ('split', 'split'), 'alike')
-
-
-def check_count(k) -> int:
-  """How many items are asked for."""
-  if isinstance(k, bool) or not isinstance(k, numbers.Integral):
-    raise ValueError(f'k is {k!r}, must be a whole number (predict.top_k)')
-  if k < 1:
-    raise ValueError(f'k is {k}, must be positive (predict.top_k)')
-  return int(k)
-
-
-def join_lists(lists: Sequence[Sequence], dtype) -> np.ndarray:
-  """The lists behind each other; `dtype` is that of nothing at all."""
-  flat = [x for each in lists for x in each]
-  if flat and all(isinstance(x, str) for x in flat):
-    return text_arrays.make_text_array(flat)
-  joined = np.asarray(flat)
-  return joined if joined.size else joined.astype(dtype)
 
 
 def _asked_at(

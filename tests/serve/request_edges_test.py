@@ -259,7 +259,8 @@ def test_the_room_of_batches_only_grows():
   block = types.SimpleNamespace(requests=None, number=np.array([1]), named={})
   file = types.SimpleNamespace(dataset=None, read=lambda: [block] * 3)
   scorer, config = Scorer(), ConfigDict({'predict': {'cache_mb': 0.0}})
-  score = score_requests._choose_way(config, scorer, None)
+  score, describe = score_requests._choose_way(config, scorer, None)
+  assert not describe()
   assert len(list(score_requests._score_file(scorer, file, score))) == 3
   assert made == [(8, 64), (32, 64), (32, 64)]
 
