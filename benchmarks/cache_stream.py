@@ -24,7 +24,6 @@ is with nothing kept.
 
 import dataclasses
 import time
-import types
 
 import jax
 import numpy as np
@@ -35,7 +34,6 @@ from genrec_jax.data.requests.requests import (
   RequestDataset,
   Requests,
 )
-from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.serve.cached_scorer import CachedScorer, CacheOptions
 
 COLUMNS = (
@@ -164,12 +162,8 @@ def run(case: Case, stream, args) -> tuple[dict, list[np.ndarray]]:
   size = 16 if args.smoke else CANDIDATES
   task, weights = mfalcon.make_task(longest, size, args)
   scorers = [
-    types.SimpleNamespace(
-      task=task,
-      weights=jax.tree.map(lambda x, n=n: x * (1 + 0.01 * n), weights),
-      runtime=SingleDeviceEvalRuntime(),
-      reads_oldest=False,
-      spec=mfalcon.SPEC,
+    mfalcon.make_scorer(
+      task, jax.tree.map(lambda x, n=n: x * (1 + 0.01 * n), weights)
     )
     for n in range(2)
   ]
@@ -192,7 +186,7 @@ def run(case: Case, stream, args) -> tuple[dict, list[np.ndarray]]:
       cached.use(scorers[r // EVERY % 2])
     if not case.keeps:
       cached.cache.clear()
-    (found,) = cached.score_requests(dataset, take(requests, r))
+    (found,) = cached.score_requests(dataset, requests.take(r))
     scores.append(found)
   spent = time.process_time() - start
   hits, work = cached.cache.counts, cached.work
@@ -213,19 +207,6 @@ def run(case: Case, stream, args) -> tuple[dict, list[np.ndarray]]:
     'all_mb': whole / 1e6,
     'users_per_gb': 1e9 * args.users / whole,
   }, scores
-
-
-def take(requests: Requests, r: int) -> Requests:
-  """One request."""
-  some = slice(requests.offsets[r], requests.offsets[r + 1])
-  return Requests(
-    user=requests.user[r : r + 1],
-    end=requests.end[r : r + 1],
-    offsets=np.array([0, some.stop - some.start]),
-    items={name: x[some] for name, x in requests.items.items()},
-    labels={},
-    time=requests.time[r : r + 1],
-  )
 
 
 if __name__ == '__main__':

@@ -50,9 +50,8 @@ def put_together(
   """A row for each format of blocks, by case of each of the results."""
   plain = quality.get('clicks/bfloat16', {})
   rows = [{'case': 'bfloat16', 'bits': 16, 'bytes': 2 * WIDTH}]
-  for key, name in (('qsnr_db', 'bfloat16, by rows of 1024'),):
-    if name in qsnr:
-      rows[0][key] = qsnr[name][key]
+  if plain_error := qsnr.get('bfloat16, by rows of 1024'):
+    rows[0]['qsnr_db'] = plain_error['qsnr_db']
   for name, number_format in BLOCK_FORMATS.items():
     row = {
       'case': name,

@@ -17,14 +17,11 @@ with pages could save at most, if reading pages cost nothing. Processor time,
 the least of some repeats.
 """
 
-import types
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import cli, mfalcon
-from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.serve.cached_scorer import CachedScorer, CacheOptions
 from genrec_jax.serve.kv_cache import Share
 
@@ -53,10 +50,7 @@ def measure_users(users: int, history: int, args) -> dict:
   """The row of so many users a call."""
   size = 8 if args.smoke else CANDIDATES
   task, weights = mfalcon.make_task(history, size, args)
-  scorer = types.SimpleNamespace(
-    task=task, weights=weights, runtime=SingleDeviceEvalRuntime(),
-    reads_oldest=False, spec=mfalcon.SPEC,
-  )  # fmt: skip
+  scorer = mfalcon.make_scorer(task, weights)
   options = CacheOptions(micro_batch=size, users=users)
   cached = CachedScorer(scorer, options)
   programs, cache = cached._programs, cached.cache

@@ -19,8 +19,6 @@ keys and values are kept (`serve.cached_scorer`). `of_full_x` is how many times
 longer the pass of the full model takes. The least of some repeats is taken.
 """
 
-import functools
-import types
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -30,7 +28,6 @@ from benchmarks import cli, mfalcon
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.report import chart_files, charts
 from genrec_jax.serve.cached_scorer import CachedScorer, CacheOptions
-from genrec_jax.serve.kept_programs import KeptPrograms
 
 COLUMNS = (
   'case', 'pass_core_ms', 'step_core_ms', 'kept_core_ms', 'of_full_x',
@@ -86,13 +83,7 @@ def measure_way(way: str, history: int, args) -> dict:
   events, asked = mfalcon.draw_user(history, count)
   task, weights = mfalcon.make_task(history, count, args, 'stu', fields)
   runtime = SingleDeviceEvalRuntime()
-  pack = types.SimpleNamespace(
-    _task=task, slots=len(mfalcon.SPEC.context), each=1,
-    make=functools.partial(KeptPrograms._make_batch),
-  )  # fmt: skip
-  batch = pack.make(
-    pack, [asked], [events], history, [count], count, asked.items
-  )
+  batch = mfalcon.make_batch(task, events, asked, count)
 
   def predict(params, weights, batch):
     reads = task.reads_for('predict', batch)
@@ -118,10 +109,7 @@ def measure_way(way: str, history: int, args) -> dict:
 
 def measure_kept(task, weights, events, asked) -> float:
   """Core seconds of a request of a user whose history is kept."""
-  scorer = types.SimpleNamespace(
-    task=task, weights=weights, runtime=SingleDeviceEvalRuntime(),
-    reads_oldest=False, spec=mfalcon.SPEC,
-  )  # fmt: skip
+  scorer = mfalcon.make_scorer(task, weights)
   options = CacheOptions(device_bytes=1 << 30, micro_batch=CANDIDATES)
   cached = CachedScorer(scorer, options)
   request = mfalcon.make_request(events, asked)

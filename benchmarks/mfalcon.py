@@ -117,6 +117,25 @@ def make_task(history: int, candidates: int, args, model='stu', fields=None):
   return task, weights
 
 
+def make_scorer(task: RequestRanking, weights):
+  """What a `CachedScorer` needs of a `RequestScorer`, of no saved run."""
+  return types.SimpleNamespace(
+    task=task, weights=weights, runtime=SingleDeviceEvalRuntime(),
+    reads_oldest=False, spec=SPEC,
+  )  # fmt: skip
+
+
+def make_batch(task: RequestRanking, events: Events, asked: Asked, count: int):
+  """A whole history, and the first candidates of a request."""
+  # It packs batches alike; nothing of it is compiled.
+  pack = types.SimpleNamespace(
+    _task=task, slots=len(SPEC.context), each=1,
+    make=functools.partial(KeptPrograms._make_batch),
+  )  # fmt: skip
+  items = {name: x[:count] for name, x in asked.items.items()}
+  return pack.make(pack, [asked], [events], len(events), [count], count, items)
+
+
 def draw_user(history: int, candidates: int) -> tuple[Events, Asked]:
   rng = np.random.default_rng(0)
 
@@ -163,10 +182,7 @@ def measure_history(history: int, args):
 def measure_kept(history, size, events, asked, args, cost):
   """Rows of M-FALCON with micro-batches of one size."""
   task, weights = make_task(history + 1, size, args)
-  scorer = types.SimpleNamespace(
-    task=task, weights=weights, runtime=SingleDeviceEvalRuntime(),
-    reads_oldest=False, spec=SPEC,
-  )  # fmt: skip
+  scorer = make_scorer(task, weights)
   cached = CachedScorer(
     scorer, CacheOptions(device_bytes=1 << 30, micro_batch=size, extend_by=1)
   )
@@ -234,13 +250,7 @@ def run_whole(history, count, events, asked, args, model='stu', fields=None):
   """A function that scores `count` candidates with the whole history."""
   task, weights = make_task(history, count, args, model, fields)
   runtime = SingleDeviceEvalRuntime()
-  # It packs batches alike; nothing of it is compiled.
-  pack = types.SimpleNamespace(
-    _task=task, slots=len(SPEC.context), each=1,
-    make=functools.partial(KeptPrograms._make_batch),
-  )  # fmt: skip
-  items = {name: x[:count] for name, x in asked.items.items()}
-  batch = pack.make(pack, [asked], [events], history, [count], count, items)
+  batch = make_batch(task, events, asked, count)
 
   @jax.jit
   def score(weights, batch):

@@ -16,6 +16,7 @@ finds no room travels in further rounds through the same buffers
 """
 
 import dataclasses
+from collections.abc import Mapping
 
 from genrec_jax.embedding.scheme import ALL
 from genrec_jax.numerics.formats import FORMATS, Formats
@@ -125,6 +126,23 @@ class Exchange:
       return self
     forward, backward = codecs
     return dataclasses.replace(self, forward=forward, backward=backward)
+
+  def count_codecs(
+    self, plan, codecs: Mapping[str, tuple[str, str] | None]
+  ) -> dict[str, int]:
+    """'rows/gradients', the formats that travel -> how many tables.
+
+    Args:
+      plan: a `ShardingPlan`. Tables that are on every device do not travel.
+      codecs: table -> its own codecs; None for those of the exchange.
+    """
+    found = {}
+    for table, own in codecs.items():
+      held = plan.tables.get(table)
+      if held is not None and held.spread is not None:
+        name = self.with_codecs(own).codec_names
+        found[name] = found.get(name, 0) + 1
+    return found
 
   def room(self, needed: int, devices: int, repeats: int = 1) -> int:
     """How many rows one peer can be asked for, of `needed` in all.

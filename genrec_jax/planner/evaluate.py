@@ -1,6 +1,5 @@
 """The arithmetic of every report: the cost of a plan, whoever made it."""
 
-import collections
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -67,6 +66,7 @@ def evaluate_plan(
     about = load.name, load.rows, load.dim, table.scheme, table.at
     lines.append(TableLine(*about, row_bytes * count, cost))
   wire = Wire(exchange, topology.platform)
+  codecs = {load.name: load.codec for load in loads}
   step = plan_traffic.count_step(plan, loads, batch, wire, towers)
   sent, entries = plan_traffic.list_step(step), ordering.count_step(step, wire)
   times[:, 2:] = (
@@ -84,16 +84,8 @@ def evaluate_plan(
     allocated=storage.allocated_bytes(plan),
     pooling=plan.pooling,
     sent=tuple(sent),
-    formats=_count_formats(plan, loads, wire),
+    formats=exchange.count_codecs(plan, codecs),
     sizes=tuple(sizing.size_growth(loads, topology, batch, dense, exchange)),
-  )
-
-
-def _count_formats(plan, loads: Sequence[Load], wire: Wire) -> dict[str, int]:
-  """Tables that travel in each pair of formats; those of copies do not."""
-  away = [load for load in loads if plan.tables[load.name].spread is not None]
-  return dict(
-    collections.Counter(wire.of(load).exchange.codec_names for load in away)
   )
 
 

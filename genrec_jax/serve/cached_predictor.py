@@ -6,12 +6,11 @@ token, and so does a question at another time. `models.kept_histories` says why
 the latest token is encoded each time.
 """
 
-import contextlib
 import dataclasses
 import numbers
 import threading
 import time as time_lib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -162,7 +161,7 @@ class CachedPredictor:
     given = history if history is not None else new_events
     if given is None and times is not None:
       raise ValueError('times are of events, and none are given')
-    with self._serve(name):
+    with self.cache.serve([name]):
       known = self._events.get(name)
       if known is None and history is None:
         raise ValueError(
@@ -183,17 +182,6 @@ class CachedPredictor:
     with self._counting:
       self.work.questions += 1
     return found
-
-  @contextlib.contextmanager
-  def _serve(self, name: str) -> Iterator[None]:
-    """Holds a user; forgets what is kept of it if the call fails."""
-    with self.cache.hold([name]):
-      try:
-        yield
-      except BaseException:
-        # Rows of events may be kept that nobody remembers.
-        self.cache.drop(name)
-        raise
 
   def use(self, predictor) -> None:
     """Answers with other weights from now on; what is kept is made anew.
@@ -353,15 +341,16 @@ class CachedPredictor:
     done = 0 if entry is None else entry.tokens
     rung = next(r for r in self._rungs if r >= count)
     # Adding many is dearer than beginning anew.
-    anew = entry is None
-    if count - done > max(count // 2, self._new):
+    many = count - done > max(count // 2, self._new)
+    anew = many or entry is None
+    if many:
       rows = self._keep(predictor, events, rung)
       done = count - 1
       self.cache.put(rows, [Share(name, stamp, 0, done)])
     with self._counting:
       self.work.kept += anew
       self.work.kept_events += count if anew else 0
-      self.work.rebuilt += was_kept and anew
+      self.work.rebuilt += was_kept and entry is None
     query = None
     while done < count:
       new = min(self._new, count - done)

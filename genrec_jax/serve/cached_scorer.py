@@ -8,12 +8,11 @@ the model counts places and times from the start of the history
 what is kept serves the requests of one moment.
 """
 
-import contextlib
 import dataclasses
 import logging
 import threading
 import time as time_lib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -174,7 +173,7 @@ class CachedScorer:
       raise ValueError('give history, or new_events that follow it, not both')
     name = check_user(user)
     given = history if history is not None else new_events
-    with self._serve([name]):
+    with self.cache.serve([name]):
       known = self._events.get(name)
       if known is None and history is None:
         raise ValueError(
@@ -199,18 +198,6 @@ class CachedScorer:
       # Only now: what fails must leave nothing behind.
       self._events.put(name, known)
       return found
-
-  @contextlib.contextmanager
-  def _serve(self, names: Sequence[Hashable]) -> Iterator[None]:
-    """Holds users; forgets what is kept of them if the call fails."""
-    with self.cache.hold(names):
-      try:
-        yield
-      except BaseException:
-        # Rows of events may be kept that nobody remembers.
-        for name in names:
-          self.cache.drop(name)
-        raise
 
   def score_requests(
     self, dataset: RequestDataset, requests: Requests
@@ -238,7 +225,7 @@ class CachedScorer:
   def _score_dataset(self, dataset, requests, numbers: Sequence[int]):
     # No user of `score` has such a name.
     names = [('row', int(requests.user[r])) for r in numbers]
-    with self._serve(names):
+    with self.cache.serve(names):
       asked = []
       for name, r in zip(names, numbers, strict=True):
         user = requests.user[r]

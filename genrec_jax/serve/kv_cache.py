@@ -201,6 +201,24 @@ class PagedCache:
         self._held -= users
         self._returned.notify_all()
 
+  @contextlib.contextmanager
+  def serve(self, users: Sequence[Hashable]) -> Iterator[None]:
+    """Holds users, and drops them if what is done for them fails.
+
+    Rows may then be kept of events that nobody remembers, and other events may
+    follow.
+
+    Args:
+      users: as in `hold`.
+    """
+    with self.hold(users):
+      try:
+        yield
+      except BaseException:
+        for user in users:
+          self.drop(user)
+        raise
+
   def warm_up(self) -> None:
     """Compiles what moves users between the device and the host."""
     rows = self.read(np.full(self._user_slots, self.no_slot, np.int32))

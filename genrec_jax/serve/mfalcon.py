@@ -55,7 +55,7 @@ def run_demo(
   dataset = prepared.load(config.data, cache, lambda *_: None)
   requests = dataset.splits.get('test') or dataset.splits['valid']
   number = _choose_request(dataset, requests, user)
-  one = _take_request(requests, number)
+  one = requests.take(number)
   row = int(requests.user[number])
   begin, end = int(dataset.events.offsets[row]), int(requests.end[number])
   events = read_events(dataset, begin, end)
@@ -114,20 +114,6 @@ def _choose_request(dataset: RequestDataset, requests: Requests, user: str):
   many = np.minimum(np.diff(requests.offsets)[asked], _SHOWN_CANDIDATES)
   length = requests.end[asked] - dataset.events.offsets[requests.user[asked]]
   return int(asked[np.lexsort((length, many))[-1]])
-
-
-def _take_request(requests: Requests, number: int) -> Requests:
-  some = slice(requests.offsets[number], requests.offsets[number + 1])
-  one = slice(number, number + 1)
-  return Requests(
-    user=requests.user[one],
-    end=requests.end[one],
-    offsets=np.array([0, some.stop - some.start]),
-    items={name: x[some] for name, x in requests.items.items()},
-    labels={},
-    time=None if requests.time is None else requests.time[one],
-    context={name: x[one] for name, x in requests.context.items()},
-  )
 
 
 def _add_event(

@@ -131,13 +131,11 @@ def describe_formats(config, experiment) -> str:
     chosen = {n: site.product for n, site in task.sites.items()}
     parts.append(policy.describe_products(chosen))
   exchange = planning.pooling_rule(config, experiment.extensions).exchange
-  plan, counts = getattr(experiment.runtime, 'plan', None), {}
-  codecs = {n: exchange.with_codecs(s.codec) for n, s in task.tables().items()}
-  for name, own in codecs.items():
-    held = plan and plan.tables.get(name)
-    if held and held.spread is not None:
-      counts[own.codec_names] = counts.get(own.codec_names, 0) + 1
-  if any(own.codec_names != Exchange().codec_names for own in codecs.values()):
+  codecs = {name: spec.codec for name, spec in task.tables().items()}
+  plan = getattr(experiment.runtime, 'plan', None)
+  counts = exchange.count_codecs(plan, codecs) if plan else {}
+  chosen = {exchange.with_codecs(own).codec_names for own in codecs.values()}
+  if chosen - {Exchange().codec_names}:
     told = ', '.join(f'{names} ({count})' for names, count in counts.items())
     parts.append(
       f'rows/gradients of tables travel as {told}'

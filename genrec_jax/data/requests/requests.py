@@ -87,6 +87,20 @@ class Requests:
   def candidates(self) -> int:
     return int(self.offsets[-1])
 
+  def take(self, number: int) -> 'Requests':
+    """One of them, without its labels."""
+    some = slice(self.offsets[number], self.offsets[number + 1])
+    one = slice(number, number + 1)
+    return Requests(
+      user=self.user[one],
+      end=self.end[one],
+      offsets=np.array([0, some.stop - some.start]),
+      items={name: x[some] for name, x in self.items.items()},
+      labels={},
+      time=None if self.time is None else self.time[one],
+      context={name: x[one] for name, x in self.context.items()},
+    )
+
 
 @dataclasses.dataclass(frozen=True)
 class RequestDataset:
