@@ -44,7 +44,7 @@ SHARED = (
   'compile_cache',
 )
 RETRIEVAL = ('data', 'split', 'loss', 'eval', 'predict', 'report')
-RANKING = ('data', 'loss', 'eval', 'predict', 'report')
+RANKING = ('data', 'loss', 'distill', 'eval', 'predict', 'report')
 # Data set of requests -> the class of its options in config/request_sets.py.
 REQUEST_SETS = {
   'streaming': 'StreamOptions',
@@ -62,7 +62,11 @@ BLOCKS = (
   'ranking',
   *(f'ranking.{section}' for section in RANKING),
   'request_ranking',
-  *(f'request_ranking.{section}' for section in (*RANKING, *REQUEST_SETS)),
+  *(
+    f'request_ranking.{section}'
+    for section in (*RANKING, *REQUEST_SETS)
+    if section != 'distill'
+  ),
   *SHARED,
   *MODELS,
   'pooled',  # what ranking models have in addition where they rank requests

@@ -364,7 +364,8 @@ class RunData(Protocol):
   def summary(self) -> str:
     """One line about the data, for logs and reports."""
 
-  def steps_per_epoch(self, batch_size: int) -> int: ...
+  def steps_per_epoch(self, batch_size: int) -> int | float:
+    """Steps of a pass over the data; infinite where the pass has no end."""
 
   def train_batches(self, config, runtime: Runtime, stop, log: Log):
     """An iterable whose iterator has `get_state` and `set_state`.

@@ -7,7 +7,7 @@ must be together is said by the classes of models.py and losses.py and by
 
 import dataclasses
 
-from genrec_jax.config import request_set_rules
+from genrec_jax.config import distill_rules, drift_rules, request_set_rules
 from genrec_jax.config.value_rules import (
   Rule,
   maybe,
@@ -111,6 +111,7 @@ SHARED = {
   'checkpoint.keep_hours': ZERO_OR_MORE,
   'checkpoint.keep_gb': ZERO_OR_MORE,
   'checkpoint.sign_key_file': TEXT,
+  'checkpoint.at_part_ends': SWITCH,
   'checkpoint.publish.every': whole(),
   'checkpoint.publish.bits': BITS,
   'checkpoint.publish.method': METHOD,
@@ -229,11 +230,12 @@ RETRIEVAL = {
   'report.history': whole(1),
   'report.recommendations': whole(1),
 }  # fmt: skip
+_RANKING_SETS = (
+  'clicks', 'drift', 'csv', 'parquet', 'libsvm', 'criteo', 'frappe', 'prepared',
+)  # fmt: skip
 RANKING = {
   **_PREDICT,
-  'data.name': words(
-    'clicks', 'csv', 'parquet', 'libsvm', 'criteo', 'frappe', 'prepared'
-  ),
+  'data.name': words(*_RANKING_SETS),
   'data.path': TEXT,
   'data.cache': TEXT,
   'data.files.train': TEXT,
@@ -262,6 +264,10 @@ RANKING = {
   'data.token_capacities': whole(0, 1),
   'data.block_rows': whole(1),
   'data.shuffle_rows': whole(1),
+  'data.stream.directory': TEXT,
+  'data.stream.pattern': NAME,
+  'data.stream.poll_s': POSITIVE,
+  'data.stream.idle_s': maybe(ZERO_OR_MORE),
   'data.clicks.rows': whole(1),
   'data.clicks.fields': whole(1),
   'data.clicks.values': whole(1),
@@ -276,11 +282,14 @@ RANKING = {
   'data.clicks.seed': SEED,
   'data.clicks.blocks': whole(),
   'data.clicks.within': SHARE,
+  **drift_rules.RULES,
   'loss.task_weights': some(ZERO_OR_MORE),
   'loss.table_l2': ZERO_OR_MORE,
   'loss.net_l2': ZERO_OR_MORE,
+  **distill_rules.RULES,
   'eval.splits': some(words('train', 'valid', 'test')),
   'eval.progressive': words('none', 'window', 'lifetime'),
+  'eval.progressive_windows': words('log', 'part'),
   'report.bins': whole(1),
   'report.importance_rows': whole(),
   'report.importance_repeats': whole(1),

@@ -21,8 +21,9 @@ def ranking() -> ConfigDict:
       # 'module:NAME' of parts from outside the library; see docs/extending.md.
       'extensions': '',
       'data': {
-        # The format of the data: 'clicks' (generated), 'csv', 'parquet',
-        # 'libsvm', 'criteo', 'frappe' or 'prepared'; see docs/ranking_data.md.
+        # The format of the data: 'clicks' or 'drift' (generated), 'csv',
+        # 'parquet', 'libsvm', 'criteo', 'frappe' or 'prepared'; see
+        # docs/ranking_data.md.
         'name': 'clicks',
         'path': '',  # The file or directory of the raw data.
         # The directory of prepared blocks; '' is `WORKDIR/data`.
@@ -122,6 +123,18 @@ def ranking() -> ConfigDict:
         # Deviation of the normal that fresh rows are drawn from, before it is
         # cut at two of them, which leaves 0.88 of it.
         'init_std': 1e-4,
+        # Trains on part files as they appear; the data above gives the
+        # vocabularies, the statistics and the evaluation. See
+        # docs/ranking_data.md#a-growing-directory.
+        'stream': {
+          'directory': '',  # The directory in which part files appear.
+          # File names of the parts; '.parquet' files are read as Parquet.
+          'pattern': '*.csv',
+          'poll_s': 5.0,  # Seconds between two looks for a new part.
+          # float: Training ends after so many seconds without a new part; None
+          # waits for ever, or for a file called END in the directory.
+          'idle_s': None,
+        },
         # The generated log of 'clicks'; see
         # docs/ranking_data.md#the-generated-log.
         'clicks': {
@@ -145,12 +158,82 @@ def ranking() -> ConfigDict:
           # where there are blocks; the others are of any features.
           'within': 0.9,
         },
+        # The generated stream of 'drift'; see
+        # docs/ranking_data.md#the-drifting-stream.
+        'drift': {
+          'windows': 24,  # Windows of the stream.
+          'rows': 10_000,  # Rows of a window.
+          'window_s': 3_600,  # Seconds of a window; the first begins at 0.
+          'segments': 4,  # Surfaces that rows are shown on.
+          'segment_zipf': 0.5,  # Exponent of the frequencies of segments.
+          'fields': 8,  # Categorical features beside the segment.
+          # Values of each field that are alive at a time.
+          'values': 500,
+          'zipf': 1.0,  # Exponent of the frequencies of values.
+          'pairs': 8,  # Pairs of fields that interact, drawn by the seed.
+          # Width of the vectors whose product is the effect of a pair.
+          'width': 4,
+          # Windows after which half of the correlation of effects is left.
+          'half_life': 24.0,
+          # Probability that a window begins with a jump, in which a share of
+          # the values, drawn from 0 to 1, gets other effects at once.
+          'jumps': 0.0,
+          # The share of the values that are born anew in each window, with
+          # another id and other effects.
+          'reborn': 0.01,
+          # How much the effects of fields have in common in all segments: 1 is
+          # everything, 0 nothing. Pairs have the same effects in all segments.
+          'common': 0.7,
+          # Deviation of the logits of a segment in a window.
+          'signal': 1.5,
+          # The share of the variance of the signal that pairs have, where there
+          # are pairs.
+          'pair_share': 0.3,
+          'rate': 0.02,  # The expected share of clicks.
+          # Deviation of the mean logits of segments, which drift too.
+          'rate_spread': 0.3,
+          # Mean windows between a row and the arrival of its label, for files
+          # of events.
+          'delay': 0.5,
+          # The share of the clicks whose label never arrives, for files of
+          # events.
+          'lost': 0.0,
+          'seed': 0,  # Seed of the whole stream.
+        },
       },
       # (regex of tables, {key: value}) pairs: settings by table; the first
       # match counts. See docs/training.md#settings-by-table.
       'tables': (),
       'model': wukong(),
       'loss': vars(losses.RankingLossConfig()),
+      'distill': {
+        # How a teacher's scores are learned: 'none'; 'one_head', by the head
+        # that serves, beside the labels; 'teacher_alone', by that head, without
+        # the labels; 'head', by a head of its own; 'adapter', by that and by
+        # another one, which learns the scores as an adapter corrects them. See
+        # docs/exfm.md.
+        'method': 'none',
+        # The extra columns of the scores, which are probabilities, one for each
+        # label; () is 'teacher', and of several labels 'teacher_LABEL'.
+        'scores': (),
+        # The extra column of how much the score of an example counts, 0 where
+        # it has none; '' counts all of them alike.
+        'weight': 'teacher_weight',
+        # Factor of the scores that the head of its own learns, which are at
+        # most 1 then: alpha.
+        'label_scale': 1.0,
+        # Factor of the loss of the scores: w.
+        'loss_weight': 1.0,
+        # Factor of what flows from the heads of the scores into the model:
+        # beta. Under Adam the model feels loss_weight times this alone.
+        'gradient_scale': 1.0,
+        # Factor of the loss of the head that learns corrected scores.
+        'adapter_weight': 1.0,
+        # What the adapter reads: the 'probability', its 'logit', or
+        # ('residual') the logit, to which it adds what it makes of it.
+        'adapter_input': 'probability',
+        'adapter_hidden': (16,),  # Widths of the adapter's hidden layers.
+      },
       'optimizer': sections.optimizer(name='adam', b2=0.999),
       'checkpoint': sections.checkpoint(),
       'numerics': sections.numerics(),
@@ -166,6 +249,9 @@ def ranking() -> ConfigDict:
         # 'none', 'window' (metrics between two log lines) or 'lifetime' (also
         # since the start).
         'progressive': 'none',
+        # Where such a window ends: with the 'log' line, or with each 'part' of
+        # `data.stream`.
+        'progressive_windows': 'log',
       },
       'predict': {
         # The file of examples, which need no labels; '' is the test split.
@@ -197,20 +283,9 @@ def ranking() -> ConfigDict:
 
 def ranking_smoke(config: ConfigDict) -> ConfigDict:
   """Shrinks an experiment to seconds on two CPU cores, on generated data."""
-  config.data.name = 'clicks'
-  config.data.path = ''
-  config.data.files.train = config.data.files.valid = ''
-  config.data.files.test = ''
-  config.data.labels = ('label',)
-  config.data.features = ConfigDict()
-  config.data.group = config.data.time = config.data.example_id = ''
-  if config.data.split.by in ('time', 'group'):
-    config.data.split.by, config.data.split.column = 'order', ''
-  config.data.weight, config.data.negatives_kept = '', 1.0
-  config.data.label_kinds = ConfigDict()
-  config.data.label_weights = ConfigDict()
-  config.data.extras = ConfigDict()
-  config.data.clicks.update(rows=3_000, fields=6, values=20, numbers=2, terms=4)
+  if config.data.name != 'drift':  # whose columns are those of before
+    _use_clicks(config.data)
+  config.data.drift.update(windows=6, rows=500, values=20)
   shrink_ranker(config.model)
   config.train.batch_size = 128
   config.train.steps = 16
@@ -220,6 +295,26 @@ def ranking_smoke(config: ConfigDict) -> ConfigDict:
   config.train.checkpoint_every = 8
   config.train.nan_every = 4
   config.eval.batch_size = 512
+  config.eval.progressive_windows = 'log'
+  config.checkpoint.at_part_ends = False
   config.report.importance_rows = 200
   config.report.importance_repeats = 1
   return config
+
+
+def _use_clicks(data: ConfigDict) -> None:
+  """Makes a small generated log the data, whatever they are."""
+  data.name = 'clicks'
+  data.path = ''
+  data.files.train = data.files.valid = data.files.test = ''
+  data.stream.directory = ''
+  data.labels = ('label',)
+  data.features = ConfigDict()
+  data.group = data.time = data.example_id = ''
+  if data.split.by in ('time', 'group'):
+    data.split.by, data.split.column = 'order', ''
+  data.weight, data.negatives_kept = '', 1.0
+  data.label_kinds = ConfigDict()
+  data.label_weights = ConfigDict()
+  data.extras = ConfigDict()
+  data.clicks.update(rows=3_000, fields=6, values=20, numbers=2, terms=4)

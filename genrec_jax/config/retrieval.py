@@ -209,6 +209,7 @@ def smoke(config: ConfigDict) -> ConfigDict:
     dict(records=300, length=20, items=200, categories=10, per_record=3, seed=0)
   )
   config.data.stream.directory = ''
+  config.checkpoint.at_part_ends = False
   config.split.name = 'stream'
   config.split.windows = 'latest'
   config.model.dim = 16

@@ -111,7 +111,9 @@ def train(**fields) -> ConfigDict:
       # Sequences (retrieval), examples (ranking) or requests in a step.
       batch_size=128,
       epochs=20,  # Passes over the data; used when `train.steps` is 0.
-      steps=0,  # Steps of the whole run; 0 is counted from `train.epochs`.
+      # Steps of the whole run; 0 is counted from `train.epochs`, or, in ranking
+      # on a `data.stream`, goes on to its end.
+      steps=0,
       # A .safetensors file whose weights a fresh run begins with; '' begins
       # with new ones. See docs/weights.md.
       init_from='',
@@ -122,7 +124,8 @@ def train(**fields) -> ConfigDict:
       # Whether the weights are evaluated before the first step, too, as step 0,
       # which may be the best.
       eval_first=False,
-      # Steps between two checkpoints; 0 saves after each epoch.
+      # Steps between two checkpoints; 0 saves after each epoch, and of a stream
+      # with `checkpoint.at_part_ends` after each part alone.
       checkpoint_every=0,
       keep_checkpoints=2,  # How many of the newest checkpoints stay.
       # Evaluations without a better one after which a run stops; 0 never stops.
@@ -177,6 +180,10 @@ def checkpoint() -> ConfigDict:
       # File with a key that signs every checkpoint and publication, for readers
       # who must know who wrote them; see docs/publishing.md#signatures.
       sign_key_file='',
+      # Whether a checkpoint is also written where a part of `data.stream` has
+      # been trained to its end, and, where the run publishes, a publication.
+      # See docs/training.md#a-growing-directory.
+      at_part_ends=False,
       # What readers follow, in `WORKDIR/published`; see docs/publishing.md.
       publish=dict(
         every=0,  # Steps between two publications; 0 publishes nothing.

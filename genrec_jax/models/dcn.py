@@ -138,14 +138,10 @@ class DCN(fields.Ranker):
     first = width if self.stacked is None else self.stacked.width
     second = 0 if self.parallel is None else self.parallel.width
     self.out = mlp.make_linear(first + second, outputs, rngs)
+    self.hidden_width = first + second
 
-  def __call__(self, x: Inputs, key=None) -> jax.Array:
-    """Logits `[B, outputs]`.
-
-    Args:
-      x: the examples.
-      key: random key; None for evaluation.
-    """
+  def read_backbone(self, x: Inputs, key=None) -> fields.Backbone:
+    """The cross layers and the deep part, side by side."""
     c = self.config
     keys = layers.split_key(key, 3)
     x0 = fields.concatenate_vectors(self.fields(x, keys[0]), c.dtype)
@@ -158,4 +154,7 @@ class DCN(fields.Ranker):
       parts = [self.stacked(crossed, x, keys[1])]
     if self.parallel is not None:
       parts.append(self.parallel(x0, x, keys[2]))
-    return mlp.to_logits(self.out(jnp.concatenate(parts, axis=1)))
+    return fields.Backbone(jnp.concatenate(parts, axis=1))
+
+  def score_backbone(self, backbone: fields.Backbone) -> jax.Array:
+    return mlp.to_logits(self.out(backbone.hidden))

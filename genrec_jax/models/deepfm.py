@@ -31,10 +31,19 @@ class DeepFM(fm.FM):
     self.config = config
     self.mlp = dnn.mlp_of(config, self.fields.count, outputs, rngs)
 
-  def __call__(self, x: Inputs, key=None) -> jax.Array:
-    """Logits `[B, outputs]`; arguments as `DNN`."""
+  @property
+  def hidden_width(self) -> int:
+    return self.mlp.hidden_width
+
+  def read_backbone(self, x: Inputs, key=None) -> fields.Backbone:
+    """The MLP; y_FM stands beside it, in the head that serves alone."""
     vectors = self.fields(x)
-    deep = self.mlp(
-      fields.concatenate_vectors(vectors, self.config.dtype), x, key
-    )
-    return self.first_order(x) + fm.sum_of_pairs(vectors) + mlp.to_logits(deep)
+    h = fields.concatenate_vectors(vectors, self.config.dtype)
+    hidden = self.mlp.read_hidden(h, x, key)
+    y_fm = self.first_order(x) + fm.sum_of_pairs(vectors)
+    return fields.Backbone(hidden, y_fm)
+
+  def score_backbone(self, backbone: fields.Backbone) -> jax.Array:
+    return backbone.beside + mlp.to_logits(self.mlp.out(backbone.hidden))
+
+  __call__ = fields.Ranker.__call__  # not that of FM

@@ -64,13 +64,11 @@ class DLRM(fields.Ranker):
       )
     self.top = mlp.MLP(width, c.top, outputs, **options)
 
-  def __call__(self, x: Inputs, key=None) -> jax.Array:
-    """Logits `[B, outputs]`.
+  @property
+  def hidden_width(self) -> int:
+    return self.top.hidden_width
 
-    Args:
-      x: the examples.
-      key: random key; None for evaluation.
-    """
+  def read_backbone(self, x: Inputs, key=None) -> fields.Backbone:
     c = self.config
     below, above = (None, None) if key is None else jax.random.split(key)
     vectors = [v.astype(c.dtype) for v in x.vectors]
@@ -83,4 +81,7 @@ class DLRM(fields.Ranker):
       r = fields.concatenate_vectors(
         dense + [dot_products(dense + vectors, c.itself)], c.dtype
       )
-    return mlp.to_logits(self.top(r, x, above))
+    return fields.Backbone(self.top.read_hidden(r, x, above))
+
+  def score_backbone(self, backbone: fields.Backbone) -> jax.Array:
+    return mlp.to_logits(self.top.out(backbone.hidden))

@@ -33,12 +33,13 @@ class DNN(fields.Ranker):
     self.fields = fields.Fields(c.dim, features, rngs)
     self.mlp = mlp_of(c, self.fields.count, outputs, rngs)
 
-  def __call__(self, x: Inputs, key=None) -> jax.Array:
-    """Logits `[B, outputs]`.
+  @property
+  def hidden_width(self) -> int:
+    return self.mlp.hidden_width
 
-    Args:
-      x: the examples.
-      key: random key; None for evaluation.
-    """
+  def read_backbone(self, x: Inputs, key=None) -> fields.Backbone:
     h = fields.concatenate_vectors(self.fields(x), self.config.dtype)
-    return mlp.to_logits(self.mlp(h, x, key))
+    return fields.Backbone(self.mlp.read_hidden(h, x, key))
+
+  def score_backbone(self, backbone: fields.Backbone) -> jax.Array:
+    return mlp.to_logits(self.mlp.out(backbone.hidden))

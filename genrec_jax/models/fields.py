@@ -1,6 +1,7 @@
 """All features of an example as vectors of one width."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,8 +40,24 @@ def first_order_table(config, feature: FeatureSpec) -> str:
   return (feature.name if own else feature.source) + LINEAR
 
 
+class Backbone(NamedTuple):
+  """A model up to its last hidden layer.
+
+  Attributes:
+    hidden: `[B, hidden_width]`, what any number of heads may stand on.
+    beside: what the model's own head adds to that, if anything.
+  """
+
+  hidden: jax.Array
+  beside: jax.Array | None = None
+
+
 class Ranker(nnx.Module):
   """What a ranking model says of itself, unless it says something else.
+
+  A model is a backbone and the head that serves, `read_backbone` and
+  `score_backbone`; a training may put more heads on the backbone. Models
+  without a hidden layer have neither, and are called as a whole.
 
   Attributes:
     linear: whether it wants first-order weights of the values.
@@ -50,12 +67,31 @@ class Ranker(nnx.Module):
     number_weights: regex of the paths of parameters that make vectors or terms
       of single numbers, as tables do of values: FuxiCTR counts them among the
       embeddings.
+    hidden_width: of `Backbone.hidden`; 0 for models without a hidden layer.
   """
 
   linear = False
+  hidden_width = 0
   widths = staticmethod(same_width)
   outer_sites: tuple[tuple[str, ...], ...] = ()
   number_weights = 'fields/kernel'
+
+  def read_backbone(self, x: Inputs, key=None) -> Backbone:
+    """The model up to its last hidden layer.
+
+    Args:
+      x: the examples.
+      key: random key; None for evaluation.
+    """
+    raise NotImplementedError(f'{type(self).__name__} has no hidden layer')
+
+  def score_backbone(self, backbone: Backbone) -> jax.Array:
+    """Logits `[B, outputs]` of the head that serves."""
+    raise NotImplementedError(f'{type(self).__name__} has no hidden layer')
+
+  def __call__(self, x: Inputs, key=None) -> jax.Array:
+    """Logits `[B, outputs]`; arguments as `read_backbone`."""
+    return self.score_backbone(self.read_backbone(x, key))
 
 
 class Fields(nnx.Module):

@@ -143,14 +143,10 @@ class FinalMLP(fields.Ranker):
       )
       setattr(self, f'stream_{i}', stream)
     self.fusion = Fusion(c.hidden1[-1], c.hidden2[-1], outputs, c.heads, rngs)
+    self.hidden_width = c.hidden1[-1] + c.hidden2[-1]
 
-  def __call__(self, x: Inputs, key=None) -> jax.Array:
-    """Logits `[B, outputs]`.
-
-    Args:
-      x: the examples.
-      key: random key; None for evaluation.
-    """
+  def read_backbone(self, x: Inputs, key=None) -> fields.Backbone:
+    """Both streams, side by side; the head that serves is their fusion."""
     c = self.config
     own = [vector[:, : c.dim] for vector in x.vectors]
     flat = fields.concatenate_vectors(
@@ -162,6 +158,11 @@ class FinalMLP(fields.Ranker):
     keys = layers.split_key(key, 2)
     one = self.stream_1(inputs[0], x, keys[0])
     two = self.stream_2(inputs[1], x, keys[1])
+    return fields.Backbone(jnp.concatenate([one, two], axis=1))
+
+  def score_backbone(self, backbone: fields.Backbone) -> jax.Array:
+    width = self.config.hidden1[-1]
+    one, two = backbone.hidden[:, :width], backbone.hidden[:, width:]
     return mlp.to_logits(self.fusion(one, two))
 
   def _gate_inputs(self, x: Inputs) -> list[list[jax.Array]]:

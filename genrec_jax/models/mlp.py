@@ -76,11 +76,17 @@ class MLP(nnx.Module):
       if batch_norm:
         setattr(self, f'norm_{i}', BatchNorm(width))
       dim_in = width
+    self.hidden_width = dim_in  # of what `out` reads
     self.out = make_linear(dim_in, outputs, rngs, init) if outputs else None
     self.width = outputs or dim_in
 
   def __call__(self, h: jax.Array, x: Inputs, key=None) -> jax.Array:
-    """`[B, width]`.
+    """`[B, width]`; arguments as `read_hidden`."""
+    h = self.read_hidden(h, x, key)
+    return h if self.out is None else self.out(h)
+
+  def read_hidden(self, h: jax.Array, x: Inputs, key=None) -> jax.Array:
+    """What the last linear layer reads, `[B, hidden_width]`.
 
     Args:
       h: `[B, dim_in]`.
@@ -94,7 +100,7 @@ class MLP(nnx.Module):
         norm = getattr(self, f'norm_{i}')
         h = norm(h, x.weights, training=key is not None)
       h = layers.apply_dropout(jax.nn.relu(h), self.dropout, keys[i], x.first)
-    return h if self.out is None else self.out(h)
+    return h
 
   def _apply_linear(self, i: int, h: jax.Array, training: bool) -> jax.Array:
     layer = getattr(self, f'linear_{i}')

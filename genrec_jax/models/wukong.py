@@ -293,13 +293,11 @@ class Wukong(fields.Ranker):
       rngs=rngs,
     )
 
-  def __call__(self, x: Inputs, key=None) -> jax.Array:
-    """Logits `[B, outputs]`.
+  @property
+  def hidden_width(self) -> int:
+    return self.top.hidden_width
 
-    Args:
-      x: the examples.
-      key: random key; None for evaluation.
-    """
+  def read_backbone(self, x: Inputs, key=None) -> fields.Backbone:
     c = self.config
     keys = layers.split_key(key, c.layers + 2)
     rows = self.embedding(x, c.dtype)
@@ -308,4 +306,8 @@ class Wukong(fields.Ranker):
     ).swapaxes(0, 1)
     for i in range(c.layers):
       rows = getattr(self, f'layer_{i}')(rows, x, keys[i])
-    return mlp.to_logits(self.top(flatten_rows(rows), x, keys[-2]))
+    hidden = self.top.read_hidden(flatten_rows(rows), x, keys[-2])
+    return fields.Backbone(hidden)
+
+  def score_backbone(self, backbone: fields.Backbone) -> jax.Array:
+    return mlp.to_logits(self.top.out(backbone.hidden))

@@ -348,6 +348,7 @@ class MeshRuntime:
       dirty_rows=rows if saving.tracks_dirty_rows(self._config) else {},
       modules=dense.get('modules', {}),
       averaged=dense['params'] if self._config.optimizer.average else {},
+      aux=dense.get('aux', {}),
       id_states=jax.tree.map(
         lambda _: PartitionSpec(),
         id_maps.collect_maps(self._task, self.maps).init(),

@@ -161,6 +161,7 @@ def restore_other_layout(
     'id_states': abstract.id_states,
     'modules': abstract.modules,
     'averaged': abstract.averaged,
+    'aux': abstract.aux,
     'tables': {
       n: x for n, x in abstract.tables.items() if n not in new.optimizers
     },

@@ -165,10 +165,17 @@ class Saver(contextlib.AbstractContextManager):
     if plan is not None and plan.tables:
       (workdir / 'plan.json').write_text(plan.to_json())
 
-  def publish(self, step: int, state: TrainState) -> TrainState:
+  def publish(
+    self, step: int, state: TrainState, host: dict | None = None
+  ) -> TrainState:
     """Publishes a step.
 
     A failure is logged, and the next publication includes its rows.
+
+    Args:
+      step: its number.
+      state: the state; it is given away, and given back.
+      host: what readers find in the manifest, or None.
     """
     try:
       if self._newest is None:
@@ -180,7 +187,9 @@ class Saver(contextlib.AbstractContextManager):
         self._task, weights_of(state)['params'], state.tables
       )
       tables = dataclasses.replace(_row_tables(state), slots={})
-      dirty_rows = self._readers.save(step, flatten_state(dense), tables)
+      dirty_rows = self._readers.save(
+        step, flatten_state(dense), tables, host=host
+      )
     except CheckpointError as e:
       LOG.warning('step %d is not published: %s', step, e)
       return state

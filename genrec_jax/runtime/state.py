@@ -50,6 +50,8 @@ class TrainState:
       `embedding.towers`; {} where there is nothing.
     averaged: running averages of `params`, which evaluations and predictions
       have in their place; {} where nobody asks.
+    aux: parameters that the loss alone reads, and no prediction, such as heads
+      of a distillation; {} for tasks without `init_aux`.
     dirty_rows: array -> `[rows]` uint8, which rows have changed since they
       were saved (`embedding.dirty_rows`); {} where nobody asks. No checkpoint
       holds them.
@@ -67,6 +69,7 @@ class TrainState:
   id_states: dict[str, Any] = dataclasses.field(default_factory=dict)
   modules: dict[str, Any] = dataclasses.field(default_factory=dict)
   averaged: Any = dataclasses.field(default_factory=dict)
+  aux: Any = dataclasses.field(default_factory=dict)
 
 
 def dense_specs(task) -> dict:
@@ -79,11 +82,12 @@ def row_specs(task) -> dict:
   return {n: s for n, s in task.tables().items() if s.update != 'dense'}
 
 
-def collect_optax_params(task, params, tables, modules=None) -> dict:
-  """What optax updates: `{'params', 'tables'}`, and 'modules' if there are."""
+def collect_optax_params(task, params, tables, modules=None, aux=None) -> dict:
+  """What optax updates: `{'params', 'tables'}`, 'modules', 'aux' if any."""
   tables = {n: tables[n] for n in dense_specs(task)}
   targets = {'params': params, 'tables': tables}
-  return {**targets, 'modules': modules} if modules else targets
+  targets |= {'modules': modules} if modules else {}
+  return targets | ({'aux': aux} if aux else {})
 
 
 def init_keys(seed: int) -> jax.Array:
@@ -158,6 +162,11 @@ def init_optax_params(task, seed: int, towers=None) -> dict:
     modules = towers.init(jax.random.fold_in(model_key, 1))
     if jax.tree.leaves(modules):  # the identity has no parameters
       fresh['modules'] = modules
+  if hasattr(task, 'init_aux'):
+    # A key of its own: the model starts as it does without them.
+    aux = task.init_aux(jax.random.fold_in(model_key, 2))
+    if jax.tree.leaves(aux):
+      fresh['aux'] = aux
   return fresh
 
 
@@ -209,6 +218,7 @@ def create_state(
     id_states=id_maps.collect_maps(task, maps).init(),
     modules=dense.get('modules', {}),
     averaged=copy_tree(dense['params']) if averages else {},
+    aux=dense.get('aux', {}),
   )
 
 

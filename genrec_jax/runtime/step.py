@@ -19,6 +19,7 @@ from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.parallel import collectives, rules
 from genrec_jax.parallel.dense import accumulate_sums
 from genrec_jax.parallel.single_device import SingleDeviceLayout
+from genrec_jax.runtime import aux_steps
 from genrec_jax.runtime import measurements as measurements_lib
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.state import TrainState
@@ -75,7 +76,7 @@ def make_step(
   Args:
     task: what is trained, a `contracts.Task`. One that has `param_l2` (path of
       a parameter -> strength l), or `tower_l2` of its towers, adds the gradient
-      of (l/2)|w|^2 to theirs.
+      of (l/2)|w|^2 to theirs. Of `init_aux` and `aux_losses` see `aux_steps`.
     tx: optax optimizer of everything dense.
     seed: of all random draws.
     row_learning_rate: of the row optimizers: one for all, or table -> its own;
@@ -108,6 +109,9 @@ def make_step(
     for path, l2 in getattr(task, field, {}).items():
       l2_strengths[f'{part}/{path}'] = l2
 
+  aux_losses = getattr(task, 'aux_losses', {})
+  own_losses = {aux_steps.name_measurement(name) for name in aux_losses}
+
   def key_of(step):
     return jax.random.fold_in(jax.random.key(seed), step)
 
@@ -130,9 +134,13 @@ def make_step(
   def learn(state, batch, routed, fetched, id_states):
     key = key_of(state.step)
     trained = state_lib.collect_optax_params(
-      task, state.params, state.tables, state.modules
+      task, state.params, state.tables, state.modules, state.aux
     )
-    gathered = dense.gather(trained)
+    moved, seen = None, trained
+    if aux_losses:
+      moved = move_parts(state, trained, batch)
+      seen = aux_steps.replace_parts(trained, moved.params)
+    gathered = dense.gather(seen)
     modules, draws = {}, None
     if tables.towers is not None:
       modules = gathered.get('modules', {})
@@ -153,9 +161,13 @@ def make_step(
       )
       own = _attach_full_batch(microbatch.batch, batch, microbatches)
       rows = add_dense_towers(task, whole.get('modules', {}), rows, key, own)
+      more = {}
+      if 'aux' in whole:
+        more['aux'] = aux_steps.hold_parts(whole['aux'], aux_losses)
       with apart():
-        measured = task.loss(whole['params'], rows, own, key)
-      measured = measurements_lib.check_measurements(kinds, measured)
+        measured = task.loss(whole['params'], rows, own, key, **more)
+      wanted = {n: kind for n, kind in kinds.items() if n not in own_losses}
+      measured = measurements_lib.check_measurements(wanted, measured)
       return measured['loss'][0], measured
 
     def run_microbatch(microbatch):
@@ -215,9 +227,13 @@ def make_step(
         module_grads, dense.local_slice(trained), l2_strengths, counted
       )
     norm = dense.norm(grads)
+    grads = dense.clip(grads, norm)
+    if moved is not None:  # in place of the zeros of `hold_parts`
+      grads = aux_steps.replace_parts(grads, moved.grads)
+      measured |= moved.measured
     trained, opt_state = dense.apply(
       tx,
-      dense.clip(grads, norm),
+      grads,
       state.opt_state,
       trained,
       lr_scale=state.lr_scale,
@@ -257,8 +273,28 @@ def make_step(
       dirty_rows=pushed.dirty_rows,
       id_states=id_states,
       averaged=averaged,
+      aux=trained.get('aux', {}),
     )
     return state, total * share
+
+  def move_parts(state, trained, batch):
+    def update(grads, params):
+      return dense.apply(
+        tx, grads, state.opt_state, params, lr_scale=state.lr_scale
+      )[0]
+
+    def sum_in_order(run, blocks):
+      sums = map_blocks(run, blocks, microbatches, state.step)
+      return _sum_in_order(collectives.gather(sums))
+
+    return aux_steps.move_parts(
+      aux_losses,
+      trained,
+      cut_microbatches(batch, microbatches),
+      dense=dense,
+      sum_in_order=sum_in_order if ordered else None,
+      update=update,
+    )
 
   return Step(route, fetch, learn)
 

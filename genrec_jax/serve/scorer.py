@@ -64,13 +64,15 @@ class Scorer:
       own=runtime.local_eval_shards,
     )
     self._watch = InputWatch(encoder)
+    self._row_formats = config.numerics.rows
+    self._extensions = extensions
 
   @classmethod
   def load(
     cls,
     workdir: str | os.PathLike,
     config=None,
-    checkpoint: str = 'best',
+    checkpoint: str | int = 'best',
     extensions: Extensions | None = None,
     make_runtime: Callable[[Task], EvalRuntime] | None = None,
   ) -> 'Scorer':
@@ -79,8 +81,8 @@ class Scorer:
     Args:
       workdir: of the run.
       config: a config of the workdir; None takes the one that is saved there.
-      checkpoint: 'best' (by validation; the latest where there is none) or
-        'latest'.
+      checkpoint: 'best' (by validation; the latest where there is none),
+        'latest', or the number of a step in WORKDIR/checkpoints.
       extensions: what is used from outside the library.
       make_runtime: of a task; where its weights shall lie. None is one device.
     """
@@ -101,6 +103,24 @@ class Scorer:
     )
     LOG.info('weights of step %d', weights.step)
     return cls(task, weights, encoder, config, extensions, runtime)
+
+  def use_step(self, workdir: str | os.PathLike, step: int) -> None:
+    """Scores with other weights of the same run from now on.
+
+    Args:
+      workdir: of the run.
+      step: of a checkpoint in WORKDIR/checkpoints.
+    """
+    weights = load_weights(
+      workdir,
+      self._task,
+      step,
+      self._extensions,
+      self._runtime,
+      self._row_formats,
+    )
+    # What is compiled takes them as an argument.
+    self.step, self._weights = weights.step, weights_of(weights)
 
   def score(self, rows: Sequence[Mapping] | Mapping[str, Any]) -> np.ndarray:
     """Probability of each label, `[N, L]` float32.

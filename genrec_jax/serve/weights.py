@@ -46,12 +46,12 @@ class Weights:
 def load_weights(
   workdir: str | os.PathLike,
   task,
-  checkpoint: str,
+  checkpoint: str | int,
   extensions: Extensions | None = None,
   runtime: EvalRuntime | None = None,
   row_formats: Rules = (),
 ) -> Weights:
-  """The weights of a workdir's 'best' or 'latest' checkpoint.
+  """The weights of a workdir's 'best' or 'latest' checkpoint, or of a step.
 
   'best' falls back to the latest, with a message, in a run without validation.
   Weights of a run that has diverged come with a warning.
@@ -59,7 +59,7 @@ def load_weights(
   Args:
     workdir: of the run.
     task: what was trained.
-    checkpoint: which.
+    checkpoint: which; a number is a step in WORKDIR/checkpoints.
     extensions: what is used from outside the library.
     runtime: where the weights shall lie. On a mesh, each device gets its part
       of the tables; None, or one device, has them put together.
@@ -84,6 +84,9 @@ def load_weights(
 def _load(workdir, task, checkpoint, extensions, runtime) -> Weights:
   """As `load_weights`, in the numbers of the training."""
   workdir = pathlib.Path(workdir)
+  if isinstance(checkpoint, int):
+    with CheckpointManager(workdir / 'checkpoints', log=LOG.warning) as steps:
+      return _restore_weights(steps, checkpoint, task, extensions, runtime)
   if checkpoint not in ('best', 'latest'):
     raise ValueError(
       f"predict.checkpoint is {checkpoint!r}, not 'best' or 'latest'"
@@ -198,6 +201,7 @@ def _restore_weights(
       task, 0, state_lib.find_towers(task, extensions)
     )
   )
+  like.pop('aux', None)  # of training alone
   like[trees.find_params(manifest['tree'])] = like.pop('params')
   maps = id_maps.collect_maps(task, extensions.id_maps)
   like['id_states'] = jax.eval_shape(maps.init)

@@ -17,7 +17,13 @@ from genrec_jax.sweep.variants import Variant, list_varied
 from genrec_jax.train.monitor import Monitor
 
 _MOST_BYTES = 1 << 28
-SEEDS = ('seed', 'data.seed', 'data.synthetic.seed', 'data.clicks.seed')
+SEEDS = (
+  'seed',
+  'data.seed',
+  'data.synthetic.seed',
+  'data.clicks.seed',
+  'data.drift.seed',
+)
 
 
 @dataclasses.dataclass(frozen=True)

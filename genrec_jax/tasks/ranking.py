@@ -40,6 +40,8 @@ from genrec_jax.parallel import rules
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.settings import task_settings
 
+_TOWERS = 'towers'  # of what stands beside a model
+
 
 class Ranking:
   """A ranking model over one row of features.
@@ -47,7 +49,10 @@ class Ranking:
   Attributes:
     features: the inputs.
     labels: name of each label.
+    model_name: key of `genrec_jax.models.RANKERS`.
     model_config: of the model.
+    hidden_width: of the model's last hidden layer; 0 for none.
+    beside: name -> graphdef of what stands beside the model.
     sites: name -> `Site` of each weight that activations are multiplied with.
     param_l2: path of a parameter -> strength of its L2, see
       `RankingLossConfig`.
@@ -96,7 +101,7 @@ class Ranking:
         f'model.name is {model_name!r}; models for ranking are '
         f'{", ".join(sorted(RANKERS))}'
       )
-    self._model = RANKERS[model_name]
+    self.model_name, self._model = model_name, RANKERS[model_name]
     self.model_config = self._model.Config(**model)
     self.loss_config = RankingLossConfig(**loss)
     self.features, self.labels = tuple(features), tuple(labels)
@@ -122,12 +127,14 @@ class Ranking:
             f'features that share table {name!r} must have the same width'
           )
     self.policy, self._extra_products = tuple(policy), extra_products
-    model, tower, self.sites = self._build_shapes()
+    model, beside, self.sites = self._build_shapes()
     self.graphdef = nnx.graphdef(model)
+    self.beside = {name: nnx.graphdef(part) for name, part in beside.items()}
+    self.hidden_width = model.hidden_width
     self.param_l2 = self._find_l2(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     self.towers, self.tower_l2 = None, {}
-    if tower is not None:
-      self.towers = self._make_towers(towers, nnx.graphdef(tower))
+    if (tower := beside.get(_TOWERS)) is not None:
+      self.towers = self._make_towers(towers, self.beside[_TOWERS])
       shapes = nnx.to_pure_dict(nnx.state(tower, nnx.Param))
       if strength := self.loss_config.net_l2:
         self.tower_l2 = dict.fromkeys(rules.named_shapes(shapes), strength)
@@ -165,7 +172,14 @@ class Ranking:
       labels=labels,
       towers=towers,
       **task_settings(config, extensions),
+      **cls.read_options(config),
     )
+
+  @classmethod
+  def read_options(cls, config) -> dict:
+    """What `from_config` reads besides, for classes made of this one."""
+    del config
+    return {}
 
   def _check_weights(self) -> None:
     weights = self.loss_config.task_weights
@@ -202,33 +216,45 @@ class Ranking:
   def _build_model(self, key=None) -> nnx.Module:
     return self._build_parts(key)[0]
 
-  def _build_parts(self, key=None) -> tuple[nnx.Module, nnx.Module | None]:
-    """The model, and one of the towers under it."""
+  def _build_parts(self, key=None) -> tuple[nnx.Module, dict]:
+    """The model, and what stands beside it."""
     rngs = nnx.Rngs(0 if key is None else key)
-    c, features, tower = self.model_config, self.features, None
+    c, features = self.model_config, self.features
     if self._sizes is not None:
       numbers = [f for f in features if f.kind == 'numeric']
       features = [*dmt.name_vectors(self._sizes), *numbers]
       if getattr(c, 'important', None):  # below the towers
         c = dataclasses.replace(c, important={})
     model = self._model(c, features, len(self.labels), rngs)
-    if self._sizes is not None:
-      # A part of the model while products are assigned, so that the rules of a
-      # config name its weights as `towers/...`.
-      model.towers = dmt.make_module(self.model_config, self._sizes, rngs)
+    beside = self._build_beside(model, rngs)
+    # Parts of the model while products are assigned, so that the rules of a
+    # config name their weights as `towers/...`.
+    for name, part in beside.items():
+      setattr(model, name, part)
     assign_products(model, self.policy, self._extra_products)
-    if self._sizes is not None:
-      tower = model.towers
-      del model.towers
-    return model, tower
+    for name in beside:
+      delattr(model, name)
+    return model, beside
+
+  def _build_beside(self, model, rngs: nnx.Rngs) -> dict[str, nnx.Module]:
+    """Name -> what stands beside the model: one of the towers under it.
+
+    Args:
+      model: without weights, or with them.
+      rngs: from which the model was drawn.
+    """
+    del model
+    if self._sizes is None:
+      return {}
+    return {_TOWERS: dmt.make_module(self.model_config, self._sizes, rngs)}
 
   def _build_shapes(self):
-    """Both parts without weights, and the sites of all of them."""
-    model, tower = nnx.eval_shape(self._build_parts)
+    """All of it without weights, and the sites of all of it."""
+    model, beside = nnx.eval_shape(self._build_parts)
     sites = find_sites(model)
-    if tower is not None:
-      sites |= {f'towers/{n}': site for n, site in find_sites(tower).items()}
-    return model, tower, dict(sorted(sites.items()))
+    for name, part in beside.items():
+      sites |= {f'{name}/{n}': site for n, site in find_sites(part).items()}
+    return model, beside, dict(sorted(sites.items()))
 
   def _make_towers(self, towers, graphdef) -> Towers:
     """What stands between the sums of a host and the model."""
@@ -239,7 +265,7 @@ class Ranking:
       keys = jax.random.split(key, len(towers))
 
       def init_one(key):
-        tower = self._build_parts(key)[1]
+        tower = self._build_parts(key)[1][_TOWERS]
         return nnx.to_pure_dict(nnx.state(tower, nnx.Param))
 
       return jax.vmap(init_one)(keys)
@@ -362,9 +388,13 @@ class Ranking:
       batch: the examples.
       key: for dropout and batch statistics, while training.
     """
-    state = nnx.State(jax.tree.map(nnx.Param, params))
-    model = nnx.merge(self.graphdef, state)
+    model = self.merge_model(params)
     return model(self.inputs(rows, batch), key).astype(jnp.float32)
+
+  def merge_model(self, params) -> nnx.Module:
+    """The model with these parameters."""
+    state = nnx.State(jax.tree.map(nnx.Param, params))
+    return nnx.merge(self.graphdef, state)
 
   @property
   def binary_labels(self) -> tuple[str, ...]:
@@ -404,8 +434,19 @@ class Ranking:
     """Sum of the examples' cross entropies, see `retrieval.Retrieval.loss`."""
     logits = self.predict(params, rows, batch, key)
     each = losses.logistic_loss(logits, batch.labels.select(self.labels))
+    total = self.sum_losses(each, batch)
+    return {'loss': (total, jnp.sum(batch.weights))}
+
+  def sum_losses(self, each: jax.Array, batch: Examples, counts=None):
+    """The sum over examples and labels, each with its weights.
+
+    Args:
+      each: `[B, L]` losses.
+      batch: the examples.
+      counts: `[B]` further weights of the examples.
+    """
     if batch.label_weights is not None:
       each *= batch.label_weights.select(self.labels)
     each = each @ self._task_weights
-    total = jnp.sum(jnp.where(batch.weights > 0, each * batch.weights, 0.0))
-    return {'loss': (total, jnp.sum(batch.weights))}
+    weights = batch.weights if counts is None else batch.weights * counts
+    return jnp.sum(jnp.where(weights > 0, each * weights, 0.0))

@@ -141,8 +141,11 @@ def build_optimizer(config, data: RunData):
   return config, optimizer.build_optimizer(config.optimizer)
 
 
-def total_steps(config, data) -> int:
-  """The steps of a whole run; early stopping may end it before."""
+def total_steps(config, data) -> int | float:
+  """The steps of a whole run; early stopping may end it before.
+
+  Infinite where the data grow and `train.steps` sets no end.
+  """
   train = config.train
   return train.steps or train.epochs * data.steps_per_epoch(train.batch_size)
 

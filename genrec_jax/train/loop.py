@@ -37,7 +37,9 @@ from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import progressive_validation, results, stopping
 from genrec_jax.train.best_weights import BestWeights
 from genrec_jax.train.health import Health
+from genrec_jax.train.part_ends import PartEnds
 from genrec_jax.train.plateau import lower_rate
+from genrec_jax.train.profile import Profile
 from genrec_jax.train.programs import ProgramCounter
 from genrec_jax.train.renewal import read_rules, renew_evaluations
 from genrec_jax.train.run_facts import (
@@ -139,6 +141,7 @@ def _train_locked(
   eval_every = train.eval_every or epoch
   eval_steps = experiment.list_evaluation_steps()
   checkpoint_every = train.checkpoint_every or epoch
+  parts = PartEnds(config, batches)
   step_fn = runtime.step()
   progressive = progressive_validation.build_progressive_validation(
     config, experiment.task, runtime, epoch, total_steps
@@ -226,8 +229,9 @@ def _train_locked(
       run_values['curve_holes'] = [*run_values['curve_holes'], writers.hole]
   stream = None if job.is_leader() else io.StringIO()
   progress_unit = experiment.task.progress_unit
-  progress = Progress(total_steps, stream=stream, progress_unit=progress_unit)
-  profile = _Profile(train.profile_steps, workdir / 'profile')
+  shown_total = total_steps if math.isfinite(total_steps) else None
+  progress = Progress(shown_total, stream=stream, progress_unit=progress_unit)
+  profile = Profile(train.profile_steps, workdir / 'profile')
   clock.keep_in(run_values)
   clock.switch_phase('train')
   health = Health(run_values['health'])
@@ -241,25 +245,31 @@ def _train_locked(
     ended = False  # an endless source has run dry
     running = collections.deque()  # (loss, counts) of the steps under way
     last_log_step = last_save_step = step
+    last_publish_step = None
     last_eval_step = run_values['last'].get('step', -train.eval_first)
     shown = {}  # what the task measured up to the last log line
     scored = {}  # and how well the batches up to it were predicted
 
-    def is_due(every, done):
-      return step != done and (final or step % every == 0)
+    parts.observe()
+
+    def is_due(every, done, is_end=False):
+      return step != done and (final or is_end or step % every == 0)
 
     while True:
       final = ended or step >= total_steps
       if step == 1:
         health.observe_first(state)
-      if is_due(train.log_every, last_log_step):
+      if is_due(train.log_every, last_log_step, parts.is_end_of_window):
         watch.check(step)
-        more = progressive.metrics()
+        more = {}
+        if not parts.cuts_windows or final or parts.is_end_of_window:
+          more = progressive.metrics()
         state, row = _write_measurements(
           writers, state, step, progress, kinds_of_measurements, more
         )
         shown = {n: row[n] for n in experiment.task.measurements if n != 'loss'}
-        scored = {n: more[n] for n in _PROGRESSIVE if n in more}
+        if more or not parts.cuts_windows:
+          scored = {n: more[n] for n in _PROGRESSIVE if n in more}
         health.observe_line(step, row)
         last_log_step = step
       if step % train.nan_every == 0:
@@ -304,7 +314,7 @@ def _train_locked(
       is_stopping = stop.reach()
       ending = final or is_stopping or run_values['stopped_early']
       if (
-        is_due(checkpoint_every, last_save_step)
+        is_due(checkpoint_every, last_save_step, parts.is_end_to_save)
         or ending
         and last_save_step != step
       ):
@@ -319,15 +329,18 @@ def _train_locked(
           best.wait()
           run_values['progressive'] = progressive.state()
           run_values['curve'] = writers.position
+          run_values |= parts.describe()
           state = saver.save(step, state, data=batches, host=run_values)
           best.begin_checkpoint(run_values['best'])
         last_save_step = step
-      if saver.is_publish_step(step, ending and not is_stopping):
+      ends = ending and not is_stopping or parts.is_end_to_save
+      if step != last_publish_step and saver.is_publish_step(step, ends):
         _raise_if_bad(state)
         health.observe_state(step, state)
         if not health.diverged:
           with progress.pause('publishing'):
-            state = saver.publish(step, state)
+            state = saver.publish(step, state, host=parts.describe() or None)
+        last_publish_step = step
       if ending:
         break
       batch = next(batches, None)
@@ -345,6 +358,7 @@ def _train_locked(
       ):
         state, loss = step_fn(state, batch)
       step += 1
+      parts.observe(step)
       stop.hold()
       profile.after(step, state)
       # Not further ahead of the device than this: a signal, the rate and the
@@ -467,27 +481,3 @@ def _note_evaluation(
       )
   elif step:  # the start itself cannot have waited
     run_values['evaluations_since_best'] += 1
-
-
-class _Profile(contextlib.AbstractContextManager):
-  """Traces the steps first+1 .. last to a directory."""
-
-  def __init__(self, window, directory):
-    self._first, self._last = window if window else (None, None)
-    self._directory, self._running = directory, False
-
-  def before(self, step: int) -> None:
-    if step == self._first:
-      jax.profiler.start_trace(str(self._directory))
-      self._running = True
-
-  def after(self, step: int, state) -> None:
-    if self._running and step >= self._last:
-      jax.block_until_ready(state)
-      self.__exit__()
-
-  def __exit__(self, *exc_info):
-    if self._running:
-      self._running = False
-      jax.profiler.stop_trace()
-      LOG.info('profile written to %s', self._directory)

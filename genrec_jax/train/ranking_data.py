@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 import pathlib
 from collections.abc import Callable
 
@@ -16,15 +17,21 @@ from genrec_jax.data.ranking import (
   batches,
   datasets,
   feature_guesses,
+  growing,
   saved_encoder,
   value_shares,
 )
 from genrec_jax.data.ranking.annotations import Annotations
 from genrec_jax.data.ranking.unseen_draws import UnseenDraws
+from genrec_jax.distill.distilled_ranking import (
+  DistilledRanking,
+  check_columns,
+)
+from genrec_jax.distill.heads import DistillSettings
 from genrec_jax.evaluators.ranking import RankingEvaluator, find_undefined
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
-from genrec_jax.train import tower_choice
+from genrec_jax.train import part_ends, tower_choice
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -36,10 +43,12 @@ class RankingData:
   Attributes:
     dataset: features, labels, vocabularies and splits.
     towers: of the model, see `tower_choice`; None for none.
+    grows: whether training batches are of the parts of a growing directory.
   """
 
   dataset: datasets.RankingDataset
   towers: TowerPlan | None = None
+  grows: bool = False
 
   @property
   def splits(self) -> dict:
@@ -57,7 +66,7 @@ class RankingData:
     dataset.tell_values(log)
     rows, guessed = len(dataset.splits['train']), not config.data.features
     feature_guesses.warn_of_vocabularies(dataset.encoder, rows, guessed)
-    found = cls(dataset)
+    found = cls(dataset, grows=bool(part_ends.name_stream(config)))
     with job.fail_together('choosing the towers'):
       towers = tower_choice.choose_towers(config, found, workdir)
     return dataclasses.replace(found, towers=towers)
@@ -65,7 +74,13 @@ class RankingData:
   def task(self, config, extensions: Extensions | None = None) -> Ranking:
     refuse_float_labels(self.dataset.annotations)
     wanted = self.towers is not None and config.model.get('towers', '')
-    return Ranking.from_config(
+    kind = Ranking
+    if config.distill.method != 'none':
+      kind = DistilledRanking
+      extras = {x.name: x for x in self.dataset.annotations.extras}
+      settings = DistillSettings(**config.distill.to_dict())
+      check_columns(settings, self.dataset.labels, extras)
+    return kind.from_config(
       config,
       self.dataset.features,
       self.dataset.labels,
@@ -73,11 +88,20 @@ class RankingData:
       towers=self.towers.towers if wanted else (),
     )
 
-  def steps_per_epoch(self, batch_size: int) -> int:
+  def steps_per_epoch(self, batch_size: int) -> int | float:
+    """Steps of a pass over the data, which has no end where these grow."""
+    if self.grows:
+      return math.inf
     return pipeline.steps_per_epoch(self.splits['train'], batch_size)
 
   def train_batches(self, config, runtime, stop, log):
-    del stop, log  # the examples are all there
+    unseen = UnseenDraws(
+      self.dataset.encoder, config.data.get('train_unseen', 0.0), config.seed
+    )
+    fixed_lists = bool(config.data.get('token_capacities', 0))
+    if self.grows:
+      made = self._stream_batches(config, runtime, stop, log, unseen)
+      return SizedBatches(made) if fixed_lists else made
     undefined = find_undefined(self.splits['train'], self.dataset.labels)
     for why in dict.fromkeys(
       why for metric, why in undefined.items() if metric.startswith('auc')
@@ -87,7 +111,6 @@ class RankingData:
         "data.split.by='random' draws the examples of each split.",
         why,
       )
-    fixed_lists = bool(config.data.get('token_capacities', 0))
     made = batches.train_batches(
       self.splits['train'],
       batch_size=config.train.batch_size,
@@ -96,14 +119,34 @@ class RankingData:
       shuffle_rows=config.data.shuffle_rows,
       shards=runtime.shards,
       own=runtime.local_shards,
-      unseen=UnseenDraws(
-        self.dataset.encoder,
-        config.data.get('train_unseen', 0.0),
-        config.seed,
-      ),
+      unseen=unseen,
       fixed_lists=fixed_lists,
     )
     return SizedBatches(made) if fixed_lists else made
+
+  def _stream_batches(self, config, runtime, stop, log, unseen):
+    """Batches of the parts of a growing directory."""
+    source, size = config.data.stream, config.train.batch_size
+    capacities = {}
+    if config.data.get('token_capacities', 0):
+      # What parts to come hold is not known; the base data are like them.
+      capacities = batches.choose_list_capacities(
+        self.splits['train'], size, runtime.shards
+      )
+    return growing.stream_batches(
+      source.directory,
+      source.pattern,
+      encoder=self.dataset.encoder,
+      batch_size=size,
+      unseen=unseen,
+      capacities=capacities,
+      poll_s=source.poll_s,
+      idle_s=source.idle_s,
+      stop=stop,
+      log=log,
+      shards=runtime.shards,
+      own=runtime.local_shards,
+    )
 
   def summary(self) -> str:
     return self.dataset.summary()

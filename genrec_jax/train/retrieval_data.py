@@ -131,6 +131,7 @@ class RetrievalData:
       log=log,
       shards=runtime.shards,
       own=runtime.local_shards,
+      tells_ends=config.checkpoint.get('at_part_ends', False),
     )
 
   def summary(self) -> str:

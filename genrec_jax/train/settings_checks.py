@@ -12,7 +12,12 @@ from genrec_jax.config.checks import check_sections, check_values
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets
 from genrec_jax.data.quoting import quote
-from genrec_jax.data.ranking import annotations, schema, split_rules
+from genrec_jax.data.ranking import (
+  annotations,
+  growing,
+  schema,
+  split_rules,
+)
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.numerics import policy, row_formats
 from genrec_jax.runtime import optimizer, planning
@@ -20,6 +25,7 @@ from genrec_jax.runtime.unused_settings import find_unused
 from genrec_jax.tasks import metrics as retrieval_metrics
 from genrec_jax.tasks import ranking_metrics
 from genrec_jax.train import (
+  part_ends,
   progressive_validation,
   request_checks,
   tower_choice,
@@ -67,6 +73,7 @@ def check_settings(config, extensions: Extensions | None = None) -> None:
   _check_splits(config)
   refuse_host_tables(config, extensions)
   progressive_validation.check_settings(config)
+  part_ends.check_settings(config)
   try:
     _read_sections(config, extensions or Extensions(), named)
   except config_lib.ConfigError:
@@ -187,6 +194,9 @@ def _check_ranking(config) -> None:
   data = config.data
   labels = schema.label_names(data)
   refuse_float_labels(annotations.build_annotations(data, labels))
+  part_ends.check_stream(config, optimizer.needs_total(config.optimizer))
+  if part_ends.name_stream(config):
+    growing.refuse_row_numbers(data.get('example_id', ''))
   schema.build_columns(data)
   cut = data.split
   if not any(data.files.values()):

@@ -1,5 +1,6 @@
 """Says what a training that ends before its time has kept."""
 
+import math
 import pathlib
 import signal
 
@@ -25,16 +26,17 @@ def end_training(points: SafePoints, step: int, total_steps, log) -> None:
   Args:
     points: where it stopped.
     step: the last one, which is saved.
-    total_steps: of the whole run.
+    total_steps: of the whole run; infinite for a stream without an end.
     log: receives the sentence where there is no command.
 
   Raises:
     KeyboardInterrupt: Ctrl-C in a notebook, say; SIGTERM there just returns.
   """
   number = signal.Signals(points.number)
+  of_all = f' of {total_steps}' if math.isfinite(total_steps) else ''
   words = (
-    f'stopped by {NAMES[number]} at step {step} of {total_steps}; the same '
-    'command continues from there'
+    f'stopped by {NAMES[number]} at step {step}{of_all}; the same command '
+    'continues from there'
   )
   if PROCESS.peers and PROCESS.peers.close(_PART_S):
     PROCESS.peers = None  # all have stopped here

@@ -210,6 +210,25 @@ def _sample_capacities(
   }
 
 
+def choose_list_capacities(
+  split: store.SplitStore, batch_size: int, shards: int = 1
+) -> dict[str, int]:
+  """Ids of each list feature for which batches of rows like these have room.
+
+  Args:
+    split: rows like those of the batches.
+    batch_size: B.
+    shards: W, see `collate_rows`.
+
+  Returns:
+    {} without lists.
+  """
+  if not split.block(0).bags:
+    return {}
+  share = pipeline.share_of(batch_size, shards, 'train.batch_size')
+  return _sample_capacities(_Batches(split, batch_size, None, 1), share, shards)
+
+
 def _find_capacities(split: store.SplitStore, share: int) -> dict[str, int]:
   """Ids of a bag that a shard of `share` rows in order needs at most."""
   most, seen, held = {}, {}, 0

@@ -1,4 +1,4 @@
-"""Named ranking data: your own files, public layouts, a generated log."""
+"""Named ranking data: your own files, public layouts, generated logs."""
 
 import dataclasses
 import functools
@@ -17,6 +17,7 @@ from genrec_jax.data.ranking import (
   clicks,
   collation,
   criteo,
+  drift,
   feature_guesses,
   formats,
   libsvm_layout,
@@ -290,14 +291,20 @@ def _load_criteo(cfg, cache_dir, log) -> RankingDataset:
   return _from_files(cfg, cache_dir, log, known, criteo.FEATURES)
 
 
-def _load_clicks(cfg, cache_dir, log) -> RankingDataset:
-  options = dict(cfg.get('clicks', None) or {})
-  known = [field.name for field in dataclasses.fields(clicks.ClickLog)]
+def _read_options(cfg, section: str, options_class: type) -> dict:
+  """The options of a generated log that `data.SECTION` sets."""
+  options = dict(cfg.get(section, None) or {})
+  known = [field.name for field in dataclasses.fields(options_class)]
   for key in options:
     if key not in known:
       raise ValueError(
-        f'data.clicks.{key} is not an option' + hint_nearest(key, known)
+        f'data.{section}.{key} is not an option' + hint_nearest(key, known)
       )
+  return options
+
+
+def _load_clicks(cfg, cache_dir, log) -> RankingDataset:
+  options = _read_options(cfg, 'clicks', clicks.ClickLog)
   if 'orders' in options:
     options['orders'] = tuple(options['orders'])
   generated = clicks.ClickLog(**options)
@@ -312,6 +319,21 @@ def _load_clicks(cfg, cache_dir, log) -> RankingDataset:
   if not generated.blocks:
     # The recipe is that of before there were blocks: the rows are the same.
     del reading['blocks'], reading['within']
+  return _prepared_from(
+    cfg, cache_dir, log, {'train': source}, schema, reading, generated.names
+  )
+
+
+def _load_drift(cfg, cache_dir, log) -> RankingDataset:
+  generated = drift.DriftLog(**_read_options(cfg, 'drift', drift.DriftLog))
+  schema = schema_lib.build_schema(
+    cfg, generated.names, generated.options, 'generated stream'
+  )
+  source = prepare_lib.RowSource(
+    lambda wanted: drift.read_chunks(generated, wanted),
+    name='generated stream',
+  )
+  reading = {'format': 'drift', **dataclasses.asdict(generated)}
   return _prepared_from(
     cfg, cache_dir, log, {'train': source}, schema, reading, generated.names
   )
@@ -333,6 +355,7 @@ def _load_prepared(cfg, cache_dir, log) -> RankingDataset:
 
 DATASETS = {
   'clicks': _load_clicks,
+  'drift': _load_drift,
   'criteo': _load_criteo,
   'frappe': _load_frappe,
   'libsvm': _own_files,

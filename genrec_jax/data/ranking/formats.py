@@ -151,6 +151,28 @@ def read_files(
       raise ValueError(f'{path}: the file holds no rows')
 
 
+def settle_examples(
+  encoder: encoder_lib.Encoder, path: pathlib.Path, name: str = ''
+) -> dict[str, str]:
+  """The format of a file of examples and its options.
+
+  Args:
+    encoder: of the training data.
+    path: the file.
+    name: of its format; '' goes by the suffix '.parquet', and is otherwise that
+      of the training data.
+  """
+  reading = {'delimiter': ',', **encoder.reading}
+  name = name or name_by_suffix(path, encoder.reading.get('format', ''))
+  reading['format'] = name
+  if find_format(reading['format']) is csv_files and 'columns' not in reading:
+    # The delimiter may be another one than that of the training files.
+    usual = {'wanted': encoder.schema.sources, 'usual': reading['delimiter']}
+    layout = csv_layout.find_layout(path, header='yes', **usual)
+    reading['delimiter'] = layout.delimiter
+  return reading
+
+
 def read_examples(
   encoder: encoder_lib.Encoder,
   path: str | pathlib.Path,
@@ -168,14 +190,7 @@ def read_examples(
       columns that are read in any case.
   """
   path, schema = text.require_file(path), encoder.schema
-  reading = {'delimiter': ',', **encoder.reading}
-  name = name or name_by_suffix(path, encoder.reading.get('format', ''))
-  reading['format'] = name
-  if find_format(reading['format']) is csv_files and 'columns' not in reading:
-    # The delimiter may be another one than that of the training files.
-    usual = {'wanted': schema.sources, 'usual': reading['delimiter']}
-    layout = csv_layout.find_layout(path, header='yes', **usual)
-    reading['delimiter'] = layout.delimiter
+  reading = settle_examples(encoder, path, name)
   file_format = find_format(reading['format'])
   columns = file_format.read_names(path, reading)
   by_type = {}
@@ -195,4 +210,5 @@ def name_by_suffix(path: pathlib.Path, trained: str) -> str:
   if path.suffix.lower() == '.parquet':
     return 'parquet'
   is_text = path.name.lower().endswith(csv_files.SUFFIXES)
-  return 'csv' if is_text and trained in ('', 'parquet', 'clicks') else trained
+  others = '', 'parquet', 'clicks', 'drift'  # in which no text can be
+  return 'csv' if is_text and trained in others else trained

@@ -1,0 +1,458 @@
+"""The service that annotates examples with a teacher's scores; see annotate.py.
+
+What it has done lies in the manifest of its directory: the units of input that
+it has read, the join as it was behind them, and the parts of the teacher and of
+the students. A commit of the manifest is all there or not at all, so a service
+that is killed anywhere does the rest of a unit when it is started again.
+"""
+
+import dataclasses
+import hashlib
+import io
+import json
+import logging
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from genrec_jax.data.growing import END
+from genrec_jax.data.parquet import pa, pq
+from genrec_jax.data.ranking import saved_encoder
+from genrec_jax.distill import part_manifest
+from genrec_jax.distill.label_join import JoinedWindow, LabelJoin
+from genrec_jax.distill.teacher_store import Scores, TeacherStore
+from genrec_jax.serve.scorer import Scorer
+from genrec_jax.serve.snapshots import Snapshots, number_window
+
+LOG = logging.getLogger('genrec_jax')
+KIND = 'annotated examples'
+TEACHER, SCORES = 'teacher', 'scores'  # directories; no stream is called so
+_REMEMBERED = 8  # windows whose ids are compared with what is scored
+_SETTINGS = ('streams', 'labels', 'window_s', 'attribution_s', 'lag', 'column')
+
+
+@dataclasses.dataclass(frozen=True)
+class AnnotateOptions:
+  """What a service is asked for.
+
+  Attributes:
+    events: directory of the streams.
+    out: directory of what is written.
+    teacher: workdir of the teacher's run.
+    window_s: seconds of a window.
+    attribution_s: how long after its impression a label counts.
+    streams: names of the streams; () is every directory of `events`.
+    labels: columns of the label events.
+    lag: windows that the teacher is older than it could be.
+    column: of the scores in the students' parts; of several labels
+      COLUMN_LABEL. COLUMN_weight is their weight.
+    is_patient: whether a window waits for its teacher. If not, it is written
+      without scores where the teacher is late, and what comes out depends on
+      how fast it was.
+    poll_s: seconds between two looks.
+  """
+
+  events: str
+  out: str
+  teacher: str
+  window_s: int
+  attribution_s: int
+  streams: tuple[str, ...] = ()
+  labels: tuple[str, ...] = ('label',)
+  lag: int = 0
+  column: str = 'teacher'
+  is_patient: bool = True
+  poll_s: float = 1.0
+
+  def __post_init__(self):
+    if self.lag < 0:
+      raise ValueError(
+        f'the lag is {self.lag}: it must be 0 or more, for a teacher scores '
+        'what it has not been trained on'
+      )
+    if not self.poll_s > 0:
+      raise ValueError(f'--poll is {self.poll_s}: it must be above 0')
+    for name in (TEACHER, SCORES):
+      if name in self.streams:
+        raise ValueError(
+          f'a stream cannot be called {name!r}: so is a directory of {self.out}'
+        )
+
+  @property
+  def columns(self) -> tuple[str, ...]:
+    """Names of the columns of the scores."""
+    if len(self.labels) == 1:
+      return (self.column,)
+    return tuple(f'{self.column}_{label}' for label in self.labels)
+
+
+class Annotator:
+  """The service; `run` does all of it.
+
+  Attributes:
+    options: what it is asked for.
+    facts: what the manifest of `out` says: how far it is, and its counts.
+  """
+
+  def __init__(
+    self,
+    options: AnnotateOptions,
+    log: Callable[[str], object] = LOG.info,
+    stop: Callable[[], bool] = lambda: False,
+  ):
+    """Opens what there is, and goes on from there.
+
+    Args:
+      options: what is asked for.
+      log: receives a line about every window.
+      stop: asked while waiting; True ends the service.
+    """
+    if not options.streams:
+      found = _list_streams(options.events)
+      options = dataclasses.replace(options, streams=found)
+    self.options, self._log, self._stop = options, log, stop
+    settings = {key: getattr(options, key) for key in _SETTINGS}
+    settings = json.loads(json.dumps(settings))  # lists for tuples
+    fresh = dict(settings=settings, unit=0, windows=-1, taught=-1, join='')
+    fresh |= dict(examples=0, rows=0, scored=0, finished=False, labels_lost=0.0)
+    self._parts = part_manifest.PartDirectory(options.out, KIND, fresh)
+    self._parts.recover()
+    self.facts = self._parts.facts
+    self._check_settings(settings)
+    self._join = LabelJoin(
+      options.streams, options.labels, options.window_s, options.attribution_s
+    )
+    if name := self.facts['join']:
+      self._join = LabelJoin.from_bytes(self._parts.read(name), name)
+    self._snapshots = Snapshots(options.teacher)
+    self._store: TeacherStore | None = None
+    self._scorer: Scorer | None = None
+    self._taught_ids = self._read_taught_ids()
+    self._began, self._done = time.monotonic(), 0
+
+  def run(self) -> dict:
+    """Annotates until the streams end, or until it is stopped.
+
+    Returns:
+      The facts.
+    """
+    while not self.facts['finished'] and not self._stop():
+      unit = self.facts['unit']
+      tables = self._read_unit(unit)
+      if tables is not None:
+        windows = self._join.add_unit(unit, tables)
+        is_last = False
+      elif (pathlib.Path(self.options.events) / END).exists():
+        # Looked for once more: the last unit may have come before the end did.
+        if self._read_unit(unit) is not None:
+          continue
+        windows, is_last = self._join.finish(), True
+      else:
+        self._sleep()
+        continue
+      for window in windows:
+        if window.number > self.facts['windows']:
+          if not self._annotate(window, is_last and window is windows[-1]):
+            return self.facts
+      self._end_unit(is_last)
+    if self.facts['finished']:
+      for name in (TEACHER, *self.options.streams):
+        _touch(pathlib.Path(self.options.out) / name / END)
+    return self.facts
+
+  def _annotate(self, window: JoinedWindow, is_last: bool) -> bool:
+    """Writes a window to the teacher and the students; False if stopped."""
+    number, file = window.number, f'window-{window.number:06d}.parquet'
+    if number > self.facts['taught']:
+      notes = _describe_times(window.table)
+      content = _encode(window.table)
+      facts = {**self.facts, 'taught': number}
+      part = part_manifest.Part(content, notes)
+      self._commit({f'{TEACHER}/{file}': part}, facts)
+      ids = window.table['example_id'].to_numpy()
+      self._taught_ids[number] = np.sort(ids)
+      for old in sorted(self._taught_ids)[:-_REMEMBERED]:
+        del self._taught_ids[old]
+    if is_last:
+      _touch(pathlib.Path(self.options.out) / TEACHER / END)
+    source = self._find_source(number)
+    scored = source is not None and self._score(window, *source)
+    if scored is None:
+      return False
+    self._write_students(window, file, scored or None)
+    return True
+
+  def _find_source(self, number: int) -> tuple[int] | None:
+    """(the window behind which the teacher scores,); None for no such one."""
+    prefix = f'{TEACHER}/'
+    taught = [
+      number_window(name.removeprefix(prefix))
+      for name in self._parts.notes
+      if name.startswith(prefix)
+    ]
+    old = [w for w in taught if w < number - self.options.lag]
+    return (max(old),) if old else None
+
+  def _score(self, window: JoinedWindow, source: int):
+    """True once the store has the scores of a window.
+
+    False if its teacher is late and nobody waits; None if it was stopped.
+    """
+    key = f'window-{window.number:06d}'
+    if self._store is not None and key in self._store.keys:
+      return True
+    while (step := self._snapshots.find_step(source)) is None:
+      if not self.options.is_patient:
+        return False
+      if self._stop():
+        return None
+      self._sleep()
+    self._check_age(window, source)
+    self._open_store()
+    if key in self._store.keys:  # by a service that was killed behind it
+      return True
+    self._use(step)
+    table = window.table
+    columns = {
+      name: _list_column(table[name])
+      for name in self._scorer.encoder.schema.sources
+    }
+    values = self._scorer.score(columns)
+    scores = Scores(
+      example_id=table['example_id'].to_numpy(),
+      time=table['time'].to_numpy(),
+      values=values,
+      snapshot_step=step,
+      snapshot_window=source,
+    )
+    self._store.append(key, scores)
+    return True
+
+  def _check_age(self, window: JoinedWindow, source: int) -> None:
+    """The teacher has never been trained on what it is about to score."""
+    ids = window.table['example_id'].to_numpy()
+    first = int(window.table['time'].to_numpy().min())
+    for name, notes in self._parts.notes.items():
+      if not name.startswith(f'{TEACHER}/'):
+        continue
+      number = number_window(name.removeprefix(f'{TEACHER}/'))
+      if number <= source and notes['last'] >= first:
+        raise AssertionError(
+          f'the teacher of window {source} has been trained on examples of '
+          f'time {notes["last"]}, and window {window.number} begins at {first}'
+        )
+    for number, taught in self._taught_ids.items():
+      if number <= source and np.isin(ids, taught, assume_unique=True).any():
+        raise AssertionError(
+          f'window {window.number} has examples of window {number}, on which '
+          f'the teacher of window {source} has been trained'
+        )
+
+  def _write_students(self, window, file: str, scored) -> None:
+    options, table = self.options, window.table
+    count = len(table)
+    values = np.zeros((count, len(options.labels)), np.float32)
+    weight = np.zeros(count, np.float32)
+    if scored:
+      found = self._store.lookup(table['example_id'].to_numpy())
+      if not found.found.all():
+        raise AssertionError(f'{file}: the store lacks scores of it')
+      values, weight = found.values, np.ones(count, np.float32)
+    for name, column in zip(options.columns, values.T, strict=True):
+      table = _add_column(table, name, column)
+    table = _add_column(table, f'{options.column}_weight', weight)
+    parts, rows = {}, 0
+    for stream in options.streams:
+      own = table.take(pa.array(window.rows[stream])).combine_chunks()
+      rows += len(own)
+      notes = {'rows': len(own), 'scored': bool(scored)}
+      parts[f'{stream}/{file}'] = part_manifest.Part(_encode(own), notes)
+    counts = self._join.counts
+    facts = self.facts | dict(
+      windows=window.number,
+      examples=self.facts['examples'] + count,
+      rows=self.facts['rows'] + rows,
+      scored=self.facts['scored'] + (count if scored else 0),
+      labels_lost=counts.share_lost,
+    )
+    self._commit(parts, facts)
+    self._done += count
+    self._log(self._describe(window, rows, bool(scored)))
+
+  def _describe(self, window: JoinedWindow, rows: int, scored: bool) -> str:
+    count = len(window.table)
+    waiting = self._count_waiting()
+    speed = self._done / max(1e-9, time.monotonic() - self._began)
+    teacher = 'no teacher is old enough'
+    if scored:
+      teacher = f'teacher of step {self._scorer.step:,}' if self._scorer else ''
+    return (
+      f'window {window.number}: {count:,} examples, {rows:,} rows of '
+      f'{len(self.options.streams)} streams ({rows - count:,} teacher calls '
+      f'saved), {teacher}; {waiting} units wait, {len(self._join):,} examples '
+      f'wait for labels, {self.facts["labels_lost"]:.2%} of labels lost, '
+      f'{speed:,.0f} examples/s'
+    )
+
+  def _end_unit(self, is_last: bool) -> None:
+    name = f'.join/unit-{self.facts["unit"]:06d}'.lstrip('.')
+    facts = self.facts | dict(
+      unit=self.facts['unit'] + (not is_last), join=name, finished=is_last
+    )
+    former = [self.facts['join']] if self.facts['join'] else []
+    former = [x for x in former if x != name]
+    part = part_manifest.Part(self._join.to_bytes())
+    self._commit({name: part}, facts, former)
+
+  def _commit(self, parts, facts: dict, remove: Sequence[str] = ()) -> None:
+    self._parts.commit(parts, facts, remove)
+    self.facts = facts
+
+  def _check_settings(self, settings: dict) -> None:
+    for key, value in settings.items():
+      there = self.facts['settings'][key]
+      if there != value:
+        raise ValueError(
+          f'{self.options.out} was begun with {key}={there!r}, not {value!r}: '
+          'use the same options, or another directory'
+        )
+
+  def _read_unit(self, unit: int) -> dict[str, tuple] | None:
+    """Stream -> (impressions, labels); None while a file is missing."""
+    folder, found = pathlib.Path(self.options.events), {}
+    for stream in self.options.streams:
+      names = [
+        folder / stream / f'{kind}-{unit:06d}.parquet'
+        for kind in ('impressions', 'labels')
+      ]
+      if not all(path.exists() for path in names):
+        return None
+      found[stream] = names
+    return {
+      stream: tuple(_read_table(path) for path in paths)
+      for stream, paths in found.items()
+    }
+
+  def _count_waiting(self) -> int:
+    """Units that lie there to be read."""
+    first = pathlib.Path(self.options.events) / self.options.streams[0]
+    units = [
+      number_window(path.name) for path in first.glob('impressions-*.parquet')
+    ]
+    return sum(unit > self.facts['unit'] for unit in units)
+
+  def _read_taught_ids(self) -> dict[int, np.ndarray]:
+    names = sorted(x for x in self._parts.notes if x.startswith(f'{TEACHER}/'))
+    found = {}
+    for name in names[-_REMEMBERED:]:
+      content = io.BytesIO(self._parts.read(name))
+      ids = pq.read_table(content, columns=['example_id'])['example_id']
+      number = number_window(name.removeprefix(f'{TEACHER}/'))
+      found[number] = np.sort(ids.to_numpy())
+    return found
+
+  def _open_store(self) -> None:
+    if self._store is None:
+      self._store = TeacherStore.open(
+        pathlib.Path(self.options.out) / SCORES,
+        teacher=pathlib.Path(self.options.teacher).name,
+        labels=self.options.labels,
+        fingerprint=fingerprint_run(self.options.teacher),
+      )
+
+  def _use(self, step: int) -> None:
+    if self._scorer is None:
+      self._scorer = Scorer.load(self.options.teacher, checkpoint=step)
+      if tuple(self._scorer.labels) != tuple(self.options.labels):
+        raise ValueError(
+          f'{self.options.teacher} scores the labels '
+          f'{", ".join(self._scorer.labels)}, and the service joins '
+          f'{", ".join(self.options.labels)}: give the same --labels'
+        )
+    elif self._scorer.step != step:
+      self._scorer.use_step(self.options.teacher, step)
+
+  def _sleep(self) -> None:
+    time.sleep(self.options.poll_s)
+
+
+def fingerprint_run(workdir: str | os.PathLike) -> str:
+  """Names a run: its data, its model and its seed.
+
+  Args:
+    workdir: of the run.
+  """
+  config = json.loads((pathlib.Path(workdir) / 'config.json').read_text())
+  about = [
+    saved_encoder.read_fingerprint(workdir),
+    {key: config[key] for key in ('seed', 'model', 'loss', 'optimizer')},
+  ]
+  text = json.dumps(about, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _list_streams(events: str) -> tuple[str, ...]:
+  folder = pathlib.Path(events)
+  if not folder.is_dir():
+    raise FileNotFoundError(f'{folder}: no such directory of streams')
+  names = sorted(
+    path.name
+    for path in folder.iterdir()
+    if path.is_dir() and not path.name.startswith('.')
+  )
+  if not names:
+    raise ValueError(f'{folder} has no streams: a directory for each is wanted')
+  return tuple(names)
+
+
+def _read_table(path: pathlib.Path) -> pa.Table:
+  try:
+    return pq.read_table(path)
+  except (OSError, pa.ArrowInvalid) as e:
+    raise ValueError(f'{path} cannot be read: {e}') from None
+
+
+def _encode(table: pa.Table) -> bytes:
+  out = io.BytesIO()
+  pq.write_table(table, out)
+  return out.getvalue()
+
+
+def _describe_times(table: pa.Table) -> dict:
+  times = table['time'].to_numpy()
+  return dict(rows=len(times), first=int(times.min()), last=int(times.max()))
+
+
+def _add_column(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:
+  if name in table.column_names:
+    raise ValueError(
+      f'the examples have a column {name!r} already; choose another --column'
+    )
+  return table.append_column(name, pa.array(values))
+
+
+def _list_column(column: pa.ChunkedArray):
+  """A column as `raw.from_columns` takes it."""
+  kind = column.type
+  if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if not column.null_count:
+      return column.to_numpy()
+  return column.to_pylist()
+
+
+def _touch(path: pathlib.Path) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.touch()
+
+
+def describe_facts(facts: Mapping) -> str:
+  """One line about all that a service has done."""
+  return (
+    f'annotated {facts["examples"]:,} examples ({facts["rows"]:,} rows of '
+    f'{len(facts["settings"]["streams"])} streams), '
+    f'{facts["scored"]:,} of them scored by the teacher; '
+    f'{facts["labels_lost"]:.2%} of labels lost'
+  )
