@@ -154,7 +154,7 @@ class PartDirectory:
     self._lock.claim_directory()
     self._end_commit()
     self._remove(self._body['removed'])
-    for path in self.path.rglob(f'.*{_STAGED}*'):
+    for path in self._list_staged():
       _unlink(path)
     self._is_recovered = True
 
@@ -256,6 +256,16 @@ class PartDirectory:
         folders.add(path.parent)
     for folder in sorted(folders):
       storage.sync_path(folder)
+
+  def _list_staged(self) -> list[pathlib.Path]:
+    """Hidden files of commits, but those of directories within this one."""
+    found = []
+    for folder, folders, files in os.walk(self.path):
+      here = pathlib.Path(folder)
+      # What has a manifest of its own ends its commits itself.
+      folders[:] = [x for x in folders if not (here / x / NAME).exists()]
+      found += [here / x for x in files if x.startswith('.') and _STAGED in x]
+    return found
 
   def _remove(self, names: Iterable[str]) -> None:
     for name in names:

@@ -126,3 +126,17 @@ def test_damage_is_named(tmp_path):
     with pytest.raises(sealed.DamagedError, match='manifest.json is damaged'):
       PartDirectory(tmp_path, KIND)
   os.unlink(tmp_path / part_manifest.NAME)
+
+
+def test_a_directory_within_another_ends_its_commits_itself(tmp_path):
+  """What recovers the outer one must not remove what the inner one needs."""
+  outer = PartDirectory(tmp_path / 'a', 'outer', {})
+  PartDirectory(tmp_path / 'a' / 'b', 'inner', {}).commit({'one': Part(b'1')})
+  inside = tmp_path / 'a' / 'b'
+  (inside / 'one').rename(inside / '.one.staged')  # a commit that was cut off
+  (tmp_path / 'a' / '.two.staged').write_bytes(b'2')
+  outer.recover()
+  assert not (tmp_path / 'a' / '.two.staged').exists()
+  again = PartDirectory(inside, 'inner', {})
+  again.recover()
+  assert again.read('one') == b'1'
