@@ -1,0 +1,313 @@
+"""One teacher and its students on a stream that drifts: what is gained, where.
+
+  python -m benchmarks.exfm --runs DIR
+  python -m benchmarks.exfm --runs DIR --only ladder lag/effects
+
+Streams are those of data/ranking/drift.py: 40 windows of 50,000 examples, three
+segments, a student for each, which reads its own segment alone. Every example
+is scored before it is learned from; NE is that of the last half of the windows,
+over the entropy of one base rate, that of these examples. Methods are those of
+`distill.method`:
+
+  none           labels alone
+  one_head       labels and scores by the head that serves (eq. 2)
+  teacher_alone  scores alone
+  head           a head of its own for the scores (AH)
+  adapter        that, and one for scores that an adapter corrects (AH + SA)
+
+ladder    three students, all methods
+lag       a teacher that is 0 to 3 windows older than it could be, on three
+          streams: the usual one; `calibration`, where the base rates of
+          segments drift fast and far, and the effects of values do not;
+          `effects`, where the effects drift fast and base rates stay
+transfer  teachers of three sizes, trained on all segments (1 : N) or on that of
+          the student alone (1 : 1)
+bias      segments that have nearly all in common, and ones with little
+
+`gain_%` is the mean over seeds of 100 (1 - NE / NE without a teacher), paired
+by seed and student, `gain_ci` half the width of its 95 % interval (Student's t
+over seeds). `step_%` is the same from the method in the line above. Knobs and
+rates were chosen on other seeds (benchmarks/exfm_search.py). Rows that a result file
+has are not measured again, and what has been trained stays in DIR: the same
+command continues.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import shutil
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from scipy import stats
+
+from benchmarks import cli, exfm_worlds
+from benchmarks.exfm_worlds import Teacher, World
+from genrec_jax.data.ranking import drift
+
+COLUMNS = (
+  'case', 'seeds', 'ne', 'ne_std', 'gain_%', 'gain_ci', 'step_%', 'step_ci',
+  'auc_gain_%', 'calibration', 'teacher_ne', 'transfer', 'floor', 'core_s',
+)  # fmt: skip
+METHODS = ('none', 'one_head', 'head', 'adapter', 'teacher_alone')
+STUDENTS = {'dlrm': 0, 'dcn': 1, 'deepfm': 2}  # model -> its segment
+USUAL = dict(windows=40, rows=50_000, segments=3, segment_zipf=0.0)
+STREAMS = {
+  'usual': {},
+  # Base rates drift far, and effects hardly.
+  'calibration': dict(rate_spread=1.0, half_life=4.0, signal=0.75),
+  'effects': dict(rate_spread=0.0, half_life=6.0),
+  'alike': dict(common=0.95),
+  'apart': dict(common=0.2),
+}
+# Chosen by benchmarks/exfm_search.py, on seeds that are not used here.
+KNOBS = {
+  'none': {},
+  'one_head': dict(loss_weight=1.0),
+  'teacher_alone': {},
+  'head': dict(gradient_scale=4.0),
+  'adapter': dict(gradient_scale=4.0, adapter_input='residual'),
+}
+LAGS = (0, 1, 2, 3)
+NOTES = (
+  'ne: of the last half of the windows, each example scored before it is '
+  'learned from; the entropy is that of one base rate for each student.',
+  'gain_%, step_%: means over seeds of relative differences between runs of '
+  'equal seeds and students; *_ci half of a 95 % interval (t, n - 1).',
+  'transfer: what of the gain of the teacher over a student without one '
+  'reaches the student.',
+  'Labels are there at once; see exfm_kills and docs/exfm.md for the join.',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A student that is trained, seed by seed.
+
+  Attributes:
+    part: of the benchmark.
+    stream: of STREAMS.
+    model: of STUDENTS.
+    method: of METHODS.
+    teacher: whose scores it learns.
+    lag: of them.
+  """
+
+  part: str
+  stream: str
+  model: str
+  method: str
+  teacher: Teacher = Teacher()
+  lag: int = 0
+
+  @property
+  def group(self) -> str:
+    """What cases share that differ in their method alone."""
+    about = f'{self.part}/{self.stream}/{self.model}'
+    if self.part == 'lag':
+      about += f'/lag{self.lag}'
+    if self.part == 'transfer':
+      about += f'/{self.teacher.name}'
+    return about
+
+  @property
+  def name(self) -> str:
+    """As rows have it.
+
+    >>> Case('lag', 'usual', 'dlrm', 'head', lag=2).name
+    'lag/usual/dlrm/lag2/head'
+    """
+    return f'{self.group}/{self.method}'
+
+
+def list_cases() -> dict[str, tuple[list[Case], range]]:
+  """Part -> its cases and seeds."""
+  ladder = [
+    Case('ladder', 'usual', model, method)
+    for model in STUDENTS
+    for method in METHODS
+  ]
+  lag = [
+    Case('lag', stream, 'dlrm', method, lag=lag)
+    for stream in ('usual', 'calibration', 'effects')
+    for lag in LAGS
+    for method in METHODS[:4]
+  ]
+  transfer = [
+    Case('transfer', 'usual', 'dlrm', method, Teacher(size, segment))
+    for size in exfm_worlds.SIZES
+    for segment in (exfm_worlds.EVERYTHING, STUDENTS['dlrm'])
+    for method in ('none', 'head')
+  ]
+  bias = [
+    Case('bias', stream, 'dlrm', method)
+    for stream in ('alike', 'usual', 'apart')
+    for method in METHODS[:3]
+  ]
+  three = range(1, 4)
+  return {
+    'ladder': (ladder, range(1, 6)),
+    'lag': (lag, three),
+    'transfer': (transfer, three),
+    'bias': (bias, three),
+  }
+
+
+def main(argv: list[str] | None = None) -> None:
+  parser = cli.parser('exfm', __doc__)
+  parser.add_argument('--runs', required=True, help='directory of all runs')
+  parser.add_argument(
+    '--only', nargs='+', default=[''], metavar='NAME',
+    help='cases whose names begin so, such as ladder or lag/effects',
+  )  # fmt: skip
+  parser.add_argument('--seeds', nargs='+', type=int, help='these alone')
+  parser.add_argument(
+    '--keep', action='store_true',
+    help='keep checkpoints of teachers whose scores are all there',
+  )  # fmt: skip
+  args = parser.parse_args(argv)
+  rows = cli.read_rows(args, 'exfm')
+  for case, seed in list_runs(args):
+    name = f'{case.name}/seed{seed}'
+    if name not in rows:
+      rows[name] = measure(args, case, seed)
+      save(args, rows)
+  save(args, rows)
+
+
+def save(args: argparse.Namespace, rows: Mapping[str, Mapping]) -> None:
+  own = [row for row in rows.values() if row['kind'] == 'run']
+  cli.finish(args, 'exfm', [*own, *average(own)], COLUMNS, NOTES)
+
+
+def list_runs(args: argparse.Namespace) -> list[tuple[Case, int]]:
+  """(case, seed), in the order of training: seed by seed of each part."""
+  found = []
+  for cases, seeds in list_cases().values():
+    if args.smoke:
+      seeds, cases = seeds[:1], [c for c in cases if c.lag in (0, 1)]
+    for seed in seeds:
+      found += [(case, seed) for case in cases]
+  if args.smoke:
+    found = [x for x in found if x[0].part in ('ladder', 'lag')][:8]
+  return [
+    (case, seed)
+    for case, seed in found
+    if (args.seeds is None or seed in args.seeds)
+    and case.name.startswith(tuple(args.only))
+  ]
+
+
+def make_world(args: argparse.Namespace, stream: str, seed: int) -> World:
+  """The stream of a seed."""
+  options = USUAL | STREAMS[stream] | {'seed': seed}
+  if args.smoke:
+    options |= dict(windows=4, rows=600, values=20)
+  folder = pathlib.Path(args.runs) / stream / f'seed{seed}'
+  return World(folder, drift.DriftLog(**options))
+
+
+def measure(args: argparse.Namespace, case: Case, seed: int) -> dict:
+  """The row of a run, trained unless that was done."""
+  world = make_world(args, case.stream, seed)
+  segment = STUDENTS[case.model]
+  labels = exfm_worlds.read_labels(world.list_parts(segment))
+  parts = world.annotate(segment, case.teacher, case.lag)
+  store = world.score(case.teacher, case.lag)
+  if not args.keep:
+    drop_checkpoints(args, world, case)
+  # Without a teacher, its name and its lag do not matter: one run for all.
+  about = [case.model, case.method]
+  if case.method != 'none':
+    about += [case.teacher.name, f'lag{case.lag}']
+  knobs = KNOBS[case.method]
+  workdir = world.train_student(
+    '_'.join(about), case.model, parts, seed, method=case.method, **knobs
+  )
+  found = exfm_worlds.measure_student(workdir, labels)
+  return {
+    'case': f'{case.name}/seed{seed}',
+    'kind': 'run',
+    'of': case.name,
+    'group': case.group,
+    'method': case.method,
+    'seed': seed,
+    'rows': int(labels.rows.sum()),
+    'rate': labels.rate,
+    'floor': labels.floor,
+    'teacher_ne': exfm_worlds.measure_teacher(store, world.list_parts(segment)),
+  } | found
+
+
+def drop_checkpoints(args, world: World, case: Case) -> None:
+  """Removes those of a teacher that no case needs any more."""
+  wanted = {
+    (c.teacher, c.lag)
+    for cases, _ in list_cases().values()
+    for c in cases
+    if c.stream == case.stream and c.teacher == case.teacher
+  }
+  scored = world.folder / 'scores'
+  if all((scored / f'{t.name}_lag{lag}').exists() for t, lag in wanted):
+    folder = world.folder / 'teachers' / case.teacher.name / 'checkpoints'
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def average(rows: Iterable[Mapping]) -> list[dict]:
+  """A mean over seeds for each case, and what it gains."""
+  by_case: dict[str, dict[int, Mapping]] = {}
+  for row in rows:
+    by_case.setdefault(row['of'], {})[row['seed']] = row
+  found, before = [], {}
+  for name, of in by_case.items():
+    first = next(iter(of.values()))
+    group, method = first['group'], first['method']
+    mean = {'case': name, 'kind': 'mean', 'seeds': len(of)}
+    mean |= {'group': group, 'method': method}
+    for key in ('ne', 'auc', 'calibration', 'teacher_ne', 'floor', 'core_s'):
+      mean[key] = float(np.mean([row[key] for row in of.values()]))
+    if len(of) > 1:
+      nes = [row['ne'] for row in of.values()]
+      mean['ne_std'] = float(np.std(nes, ddof=1))
+    plain = by_case.get(f'{group}/none', {})
+    if method != 'none':
+      both = [(of[s], plain[s]) for s in of if s in plain]
+      gains = [100 * (1 - a['ne'] / b['ne']) for a, b in both]
+      mean |= describe_mean('gain', gains)
+      mean['auc_gain_%'] = float(
+        np.mean([100 * (a['auc'] / b['auc'] - 1) for a, b in both])
+      )
+      mean['transfer'] = float(
+        np.mean(
+          [(b['ne'] - a['ne']) / (b['ne'] - a['teacher_ne']) for a, b in both]
+        )
+      )
+      former = by_case.get(f'{group}/{before.get(group, "none")}', {})
+      steps = [
+        100 * (1 - of[s]['ne'] / former[s]['ne']) for s in of if s in former
+      ]
+      mean |= describe_mean('step', steps)
+    before[group] = method
+    found.append(mean)
+  return found
+
+
+def describe_mean(key: str, values: list[float]) -> dict[str, float]:
+  """The mean, and half of its 95 % interval.
+
+  >>> found = describe_mean('gain', [1.0, 2.0, 3.0])
+  >>> found['gain_%'], round(found['gain_ci'], 3)
+  (2.0, 2.484)
+  """
+  if not values:
+    return {}
+  found = {f'{key}_%': float(np.mean(values))}
+  if len(values) > 1:
+    error = np.std(values, ddof=1) / len(values) ** 0.5
+    width = stats.t.ppf(0.975, len(values) - 1) * error
+    found[f'{key}_ci'] = float(width)
+  return found
+
+
+if __name__ == '__main__':
+  main()
