@@ -27,9 +27,9 @@ bias      segments that have nearly all in common, and ones with little
 `gain_%` is the mean over seeds of 100 (1 - NE / NE without a teacher), paired
 by seed and student, `gain_ci` half the width of its 95 % interval (Student's t
 over seeds). `step_%` is the same from the method in the line above. Knobs and
-rates were chosen on other seeds (benchmarks/exfm_search.py). Rows that a result file
-has are not measured again, and what has been trained stays in DIR: the same
-command continues.
+rates were chosen on other seeds (benchmarks/exfm_search.py). Rows that a result
+file has are not measured again, and what has been trained stays in DIR: the
+same command continues.
 """
 
 import argparse
