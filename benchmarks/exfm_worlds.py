@@ -140,6 +140,19 @@ class World:
       **distill: keys of the section `distill`.
     """
     workdir = self.folder / 'students' / name
+    config = self.configure_student(model, parts, seed, rates, **distill)
+    train(config, workdir)
+    return workdir
+
+  def configure_student(
+    self,
+    model: str,
+    parts: pathlib.Path,
+    seed: int,
+    rates: tuple[float, float] | None = None,
+    **distill,
+  ):
+    """The config of a student; arguments as `train_student`."""
     config = config_lib.load(str(ROOT / 'configs' / f'{STUDENT}:{model}'))
     self._set_stream(config, parts)
     config.seed = seed
@@ -152,8 +165,7 @@ class World:
       )
     # Saved at the end alone: what is measured is the cost of a student.
     config.train.checkpoint_every = 10**9
-    train(config, workdir)
-    return workdir
+    return config
 
   def _set_stream(self, config, parts: pathlib.Path) -> None:
     data = config.data
