@@ -18,6 +18,8 @@ from genrec_jax.data.ranking import (
   schema,
   split_rules,
 )
+from genrec_jax.distill.distilled_ranking import check_columns
+from genrec_jax.distill.heads import DistillSettings
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.numerics import policy, row_formats
 from genrec_jax.runtime import optimizer, planning
@@ -193,7 +195,9 @@ def _read_sections(config, extensions: Extensions, named: bool) -> None:
 def _check_ranking(config) -> None:
   data = config.data
   labels = schema.label_names(data)
-  refuse_float_labels(annotations.build_annotations(data, labels))
+  beside = annotations.build_annotations(data, labels)
+  refuse_float_labels(beside)
+  _check_teacher(config, labels, beside)
   part_ends.check_stream(config, optimizer.needs_total(config.optimizer))
   if part_ends.name_stream(config):
     growing.refuse_row_numbers(data.get('example_id', ''))
@@ -206,6 +210,20 @@ def _check_ranking(config) -> None:
   fresh = ranking_metrics.LabelMetrics(grouped=ranking_metrics.GroupedAuc())
   names = ranking_metrics.of_labels(dict.fromkeys(labels, fresh.result()))
   _check_monitor(config, list(names), ranking_metrics.DIRECTIONS)
+
+
+def _check_teacher(config, labels, beside) -> None:
+  if config.distill.method == 'none':
+    return
+  teacher = DistillSettings(**config.distill.to_dict())
+  if config.data.name != 'prepared':  # which knows its columns itself
+    check_columns(teacher, labels, {x.name: x for x in beside.extras})
+  if teacher.has_heads and config.model.name in ('lr', 'fm'):
+    raise config_lib.ConfigError(
+      f'distill.method={teacher.method!r} puts a head on the last hidden layer, '
+      f"and model.name={config.model.name!r} has none: take 'one_head', or "
+      'another model'
+    )
 
 
 def _check_retrieval(config) -> None:

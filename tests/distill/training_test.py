@@ -131,3 +131,11 @@ def test_unknown_methods_are_refused(log, tmp_path):
   config = config_of(log, 'heads')
   with pytest.raises(ConfigError, match='distill.method'):
     train(config, tmp_path / 'run')
+
+
+def test_a_head_needs_a_hidden_layer_before_any_data_are_read(log, tmp_path):
+  config = config_of(log, 'adapter')
+  config.model = config_lib.lr()
+  config.data.path = 'not_there.csv'
+  with pytest.raises(ConfigError, match="model.name='lr' has none"):
+    train(config, tmp_path / 'run')
