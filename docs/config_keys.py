@@ -196,7 +196,7 @@ def list_keys(name: str) -> list[tuple[str, str, str, str]]:
     return [_tell_others(name, row) for row in rows]
   rows = _read_function(task, task)
   if not section:
-    sections = ('model', *SHARED, *RETRIEVAL)
+    sections = ('model', 'distill', *SHARED, *RETRIEVAL)
     own = [row for row in rows if row[0].partition('.')[0] not in sections]
     return [_typed(*row) for row in own]
   return [_typed(*row) for row in rows if row[0].startswith(f'{section}.')]

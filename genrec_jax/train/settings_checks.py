@@ -220,9 +220,9 @@ def _check_teacher(config, labels, beside) -> None:
     check_columns(teacher, labels, {x.name: x for x in beside.extras})
   if teacher.has_heads and config.model.name in ('lr', 'fm'):
     raise config_lib.ConfigError(
-      f'distill.method={teacher.method!r} puts a head on the last hidden layer, '
-      f"and model.name={config.model.name!r} has none: take 'one_head', or "
-      'another model'
+      f'distill.method={teacher.method!r} puts a head on the last hidden '
+      f"layer, and model.name={config.model.name!r} has none: take 'one_head', "
+      'or another model'
     )
 
 
