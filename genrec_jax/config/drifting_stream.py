@@ -20,6 +20,7 @@ def set_drifting_stream(config: ConfigDict) -> ConfigDict:
   data.train_unseen, data.init_std = 0.0, 0.01
   data.split.update(valid_fraction=0.0, test_fraction=0.0)
   data.stream.pattern = '*.parquet'
+  config.loss.prior = (data.drift.rate,)
   config.optimizer.rows.name = 'adam'
   config.train.update(batch_size=1024, epochs=1, shuffle=False, log_every=50)
   config.eval.splits = ()

@@ -286,6 +286,7 @@ RANKING = {
   'loss.task_weights': some(ZERO_OR_MORE),
   'loss.table_l2': ZERO_OR_MORE,
   'loss.net_l2': ZERO_OR_MORE,
+  'loss.prior': some(number(above=0, below=1)),
   **distill_rules.RULES,
   'eval.splits': some(words('train', 'valid', 'test')),
   'eval.progressive': words('none', 'window', 'lifetime'),

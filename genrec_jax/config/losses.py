@@ -86,13 +86,23 @@ class RankingLossConfig:
       the batch, and needs `optimizer.rows.name='dense'`.
     net_l2: strength l of (l/2)|w|^2 over all other weights of the model, biases
       and norms too, as FuxiCTR's `net_regularizer`.
+    prior: the probability of each label with which a model begins, such as the
+      share of clicks of the log: its log odds are added to every logit, in
+      predictions too. () adds nothing, and a model begins at about one half; of
+      a rare label it takes thousands of steps at usual rates to come down.
   """
 
   task_weights: Sequence[float] = ()
   table_l2: float = 0.0
   net_l2: float = 0.0
+  prior: Sequence[float] = ()
 
   def __post_init__(self):
+    for value in self.prior:
+      if not 0 < value < 1:
+        raise ValueError(
+          f'loss.prior holds {value!r}, must be above 0 and below 1'
+        )
     for key in ('table_l2', 'net_l2'):
       if not getattr(self, key) >= 0:
         raise ValueError(

@@ -114,10 +114,10 @@ class DistilledRanking(Ranking):
     if teacher.has_heads:
       model = self.merge_model(params)
       backbone = model.read_backbone(self.inputs(rows, batch), key)
-      logits = model.score_backbone(backbone).astype(jnp.float32)
+      logits = self.add_prior(model.score_backbone(backbone))
       heads = self._merge_heads(aux)
       hidden = heads_lib.scale_gradient(backbone.hidden, teacher.gradient_scale)
-      learned, *adapted = heads.score_hidden(hidden)
+      learned, *adapted = map(self.add_prior, heads.score_hidden(hidden))
     else:
       logits = learned = self.predict(params, rows, batch, key)
 

@@ -6,6 +6,7 @@ entropy. As in every task, `reads` declares what a batch reads.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -110,6 +111,7 @@ class Ranking:
     self._check_weights()
     weights = self.loss_config.task_weights or (1.0,) * len(self.labels)
     self._task_weights = jnp.asarray(weights, jnp.float32)
+    self._prior = tuple(math.log(p / (1 - p)) for p in self.loss_config.prior)
     self._widths = self._find_widths(towers)
     self._under = {name for own in towers for name in own}
     self._sizes = None
@@ -182,12 +184,13 @@ class Ranking:
     return {}
 
   def _check_weights(self) -> None:
-    weights = self.loss_config.task_weights
-    if weights and len(weights) != len(self.labels):
-      raise ValueError(
-        f'loss.task_weights has {len(weights)} numbers for '
-        f'{len(self.labels)} labels ({", ".join(self.labels)})'
-      )
+    for key in ('task_weights', 'prior'):
+      values = getattr(self.loss_config, key)
+      if values and len(values) != len(self.labels):
+        raise ValueError(
+          f'loss.{key} has {len(values)} numbers for '
+          f'{len(self.labels)} labels ({", ".join(self.labels)})'
+        )
 
   def _find_l2(self, params) -> dict[str, float]:
     loss, strengths = self.loss_config, {}
@@ -389,7 +392,14 @@ class Ranking:
       key: for dropout and batch statistics, while training.
     """
     model = self.merge_model(params)
-    return model(self.inputs(rows, batch), key).astype(jnp.float32)
+    return self.add_prior(model(self.inputs(rows, batch), key))
+
+  def add_prior(self, logits: jax.Array) -> jax.Array:
+    """The logits of a head `[B, L]`, as they begin with `loss.prior`."""
+    logits = logits.astype(jnp.float32)
+    if not self._prior:
+      return logits
+    return logits + jnp.array(self._prior, jnp.float32)[None]
 
   def merge_model(self, params) -> nnx.Module:
     """The model with these parameters."""

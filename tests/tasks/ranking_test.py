@@ -372,3 +372,27 @@ def test_refuses_features_that_share_a_table_at_two_widths():
   section.pop('name')
   with pytest.raises(ValueError, match="share table 'item'"):
     Ranking('wukong', section, {}, features=FEATURES, labels=('a',))
+
+
+@pytest.mark.parametrize('model', ['lr', 'dlrm', 'deepfm'])
+def test_a_prior_is_where_logits_begin(model):
+  plain, b = task_of(model, labels=('a', 'b')), batch(2)
+  task = task_of(model, {'prior': (0.02, 0.5)}, labels=('a', 'b'))
+  params, tables = parts_of(plain)
+  rows = views(plain, tables, b)
+  shift = [np.log(0.02 / 0.98), 0.0]
+  found = task.predict(params, rows, b)
+  assert_close(found, np.asarray(plain.predict(params, rows, b)) + shift)
+  logits, labels, weights, _ = task.score_labels(params, rows, b)
+  assert_close(logits, found)
+  each = np.logaddexp(0, np.asarray(found)) - labels * np.asarray(found)
+  loss = task.loss(params, rows, b, jax.random.key(0))['loss'][0]
+  if model == 'lr':  # without dropout
+    assert_close(loss, np.sum(each.sum(1) * weights))
+
+
+def test_priors_that_make_no_sense_are_refused():
+  with pytest.raises(ValueError, match='loss.prior holds 1.0'):
+    task_of(loss={'prior': (1.0,)})
+  with pytest.raises(ValueError, match='loss.prior has 2 numbers for 1 labels'):
+    task_of(loss={'prior': (0.1, 0.2)})
