@@ -342,7 +342,9 @@ KNOBS = dict(label_scale=2.0, loss_weight=3.0, gradient_scale=0.5)
 
 
 @pytest.mark.usefixtures('optax_promotes')
-@pytest.mark.parametrize('where', ['one device', 'mesh', 'microbatches'])
+@pytest.mark.parametrize(
+  'where', ['one device', 'mesh', 'microbatches', 'fsdp', 'grad_op']
+)
 def test_ten_steps_of_algorithm_1(where):
   task = task_of('adapter', **KNOBS)
   batches = [batch(seed) for seed in range(10)]
@@ -373,8 +375,9 @@ def run_steps(task, where, step, state, batches):
   config = config_lib.ranking()
   config.seed = SEED
   config.parallel.devices = 4 if where == 'mesh' else 2
+  if where in ('fsdp', 'grad_op'):
+    config.parallel.dense = where
   if where == 'microbatches':
-    config.parallel.microbatches = 2
     config.parallel.update(
       determinism='mesh_invariant', reduction_blocks=4, microbatches=1
     )
