@@ -29,6 +29,7 @@ from genrec_jax.data.growing import END
 from genrec_jax.data.parquet import pa, pq
 from genrec_jax.data.ranking import drift
 from genrec_jax.data.scratch import replaced_file
+from genrec_jax.distill.attach import attach_scores
 from genrec_jax.distill.teacher_store import Scores, TeacherStore
 from genrec_jax.report.metric_writers import read_jsonl
 from genrec_jax.serve.scorer import Scorer
@@ -183,7 +184,10 @@ class World:
     path = self.folder / 'base.parquet'
     if not path.exists():
       parts = sorted(self.list_parts().glob('*.parquet'))[:2]
-      table = add_scores(pa.concat_tables(map(pq.read_table, parts)), None)
+      table = pa.concat_tables(map(pq.read_table, parts))
+      for name in ('teacher', 'teacher_weight'):
+        none = pa.array(np.zeros(len(table), np.float32))
+        table = table.append_column(name, none)
       with replaced_file(path) as partial:
         pq.write_table(table, partial)
     return path
@@ -246,20 +250,8 @@ class World:
   def _annotate(self, into, segment: int, teacher: Teacher, lag: int) -> None:
     store = self.score(teacher, lag)
     for path in sorted(self.list_parts(segment).glob('*.parquet')):
-      table = add_scores(pq.read_table(path), store)
+      table, _ = attach_scores(pq.read_table(path), store, 'unannotated')
       pq.write_table(table, into / path.name)
-
-
-def add_scores(table: pa.Table, store: TeacherStore | None) -> pa.Table:
-  """The examples with what a store says of them; None says nothing."""
-  values = np.zeros(len(table), np.float32)
-  weight = np.zeros(len(table), np.float32)
-  if store is not None:
-    found = store.lookup(table['example_id'].to_numpy())
-    values = np.where(found.found, found.values[:, 0], 0).astype(np.float32)
-    weight = found.found.astype(np.float32)
-  table = table.append_column('teacher', pa.array(values))
-  return table.append_column('teacher_weight', pa.array(weight))
 
 
 def train(config, workdir: pathlib.Path) -> None:
