@@ -45,7 +45,7 @@ def weights_of(state) -> Weights:
 class Task(Protocol):
   """What is trained: which rows it reads, and what it makes of them.
 
-  It may have `init_aux` and `aux_losses`; docs/extending.md says what they mean.
+  It may have `init_aux` and `aux_losses`, see docs/extending.md.
 
   Attributes:
     measurements: name -> 'mean', 'sum' or 'max'; 'loss' is among them, a mean.
