@@ -38,7 +38,8 @@ import tempfile
 import time
 
 from benchmarks import cli
-from genrec_jax.sweep import collect, notes, record
+from genrec_jax.processes import notes
+from genrec_jax.sweep import collect, record, run_states
 
 CONFIG = 'quickstart:smoke'
 SETS = ('optimizer.learning_rate=1e-3,3e-3,1e-2', 'seed=0..3')
@@ -128,7 +129,7 @@ def measure_kills(args: argparse.Namespace, root: pathlib.Path) -> list[dict]:
       command(place, args.smoke, '--jobs=2'), capture_output=True, text=True
     )
     sweep = record.require_sweep(place)
-    states = [notes.find_state(sweep, v) for v in sweep.variants]
+    states = [run_states.find_state(sweep, v) for v in sweep.variants]
     row = {
       'case': f'kills/trial {trial}',
       'kind': 'trial',

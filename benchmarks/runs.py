@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from genrec_jax import config as config_lib
-from genrec_jax.sweep import children, record
+from genrec_jax.processes import children
+from genrec_jax.sweep import record
 
 ROOT = pathlib.Path(__file__).parent.parent
 

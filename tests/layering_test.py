@@ -37,6 +37,7 @@ TIERS = (
     'sealed',
     'throughput',
   ),
+  ('processes',),
   ('extensions',),
   ('numerics',),
   ('parallel', 'memory'),

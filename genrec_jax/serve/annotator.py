@@ -149,6 +149,7 @@ class Annotator:
         # Looked for once more: the last unit may have come before the end did.
         if self._read_unit(unit) is not None:
           continue
+        self._refuse_gap(unit)
         windows, is_last = self._join.finish(), True
       else:
         self._sleep()
@@ -336,13 +337,29 @@ class Annotator:
       for stream, paths in found.items()
     }
 
+  def _list_units(self) -> dict[int, pathlib.Path]:
+    """Number of each unit of which there is a file -> one of its files."""
+    found = {}
+    for stream in self.options.streams:
+      folder = pathlib.Path(self.options.events) / stream
+      for kind in ('impressions', 'labels'):
+        for path in folder.glob(f'{kind}-*.parquet'):
+          found[number_window(path.name)] = path
+    return found
+
+  def _refuse_gap(self, unit: int) -> None:
+    """The streams have ended, and more of them is there than was read."""
+    left = {u: path for u, path in self._list_units().items() if u >= unit}
+    if left:
+      raise ValueError(
+        f'{self.options.events} has ended (there is {END}), unit {unit} is not '
+        f'whole, and {left[max(left)]} is there: write the impressions and the '
+        'labels of every stream for every unit, empty ones too'
+      )
+
   def _count_waiting(self) -> int:
     """Units that lie there to be read."""
-    first = pathlib.Path(self.options.events) / self.options.streams[0]
-    units = [
-      number_window(path.name) for path in first.glob('impressions-*.parquet')
-    ]
-    return sum(unit > self.facts['unit'] for unit in units)
+    return sum(unit > self.facts['unit'] for unit in self._list_units())
 
   def _read_taught_ids(self) -> dict[int, np.ndarray]:
     names = sorted(x for x in self._parts.notes if x.startswith(f'{TEACHER}/'))

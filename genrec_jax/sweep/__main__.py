@@ -22,16 +22,16 @@ from collections.abc import Callable, Sequence
 
 from genrec_jax import command_line, interruption, last_resort, provenance
 from genrec_jax.config.errors import ConfigError
+from genrec_jax.processes import notes
+from genrec_jax.processes.children import Bounds
 from genrec_jax.sweep import (
   collect,
   live_table,
   local,
-  notes,
   record,
   slurm,
   slurm_task,
 )
-from genrec_jax.sweep.children import Bounds
 from genrec_jax.sweep.variants import Variant, read_variants
 
 BACKENDS = ('local', 'slurm', 'xm')

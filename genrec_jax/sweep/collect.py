@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from genrec_jax import formatting
 from genrec_jax.checkpoint.inspect_text import format_columns
+from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.sweep import page
-from genrec_jax.sweep.record import Sweep, replace_file
+from genrec_jax.sweep.record import Sweep
 from genrec_jax.sweep.results import Collection, read_results
 from genrec_jax.sweep.variants import shorten_keys
 

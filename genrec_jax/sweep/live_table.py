@@ -16,7 +16,7 @@ from typing import TextIO
 
 from genrec_jax import formatting
 from genrec_jax.checkpoint.inspect_text import format_columns
-from genrec_jax.sweep.notes import RUNNING, STATES, WAITING
+from genrec_jax.processes.notes import RUNNING, STATES, WAITING
 
 _REDRAW_S, _PRINT_S = 0.5, 60.0
 _WIDE = 46  # characters of a name

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 from genrec_jax import formatting, interruption, progress
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.sweep import children, curves, live_table, notes
-from genrec_jax.sweep.children import Bounds, Child
+from genrec_jax.processes import children, notes
+from genrec_jax.processes.children import Bounds, Child
+from genrec_jax.sweep import curves, live_table, run_states
 from genrec_jax.sweep.record import Sweep
 from genrec_jax.sweep.variants import Variant
 
@@ -94,7 +95,7 @@ class Launcher:
     """
     (self._sweep.root / 'logs').mkdir(exist_ok=True)
     for variant in self._wanted:
-      state, _ = notes.find_state(self._sweep, variant)
+      state, _ = run_states.find_state(self._sweep, variant)
       self._states[variant] = state
       if state == notes.RUNNING:  # of a launcher that was killed
         self._elsewhere.add(variant)
@@ -162,7 +163,7 @@ class Launcher:
         del self._running[variant], self._slots[variant]
         self._end(variant, note, child.read_last_lines())
     for variant in list(self._elsewhere):
-      state, _ = notes.find_state(self._sweep, variant)
+      state, _ = run_states.find_state(self._sweep, variant)
       if state != notes.RUNNING:
         self._elsewhere.discard(variant)
         self._states[variant] = state
@@ -174,7 +175,7 @@ class Launcher:
     """Says how a try ended, and queues another one if there is to be one."""
     state = note.state
     # The file decides, whatever the status is.
-    if notes.is_whole(self._sweep.workdir(variant) / 'report.json'):
+    if run_states.is_whole(self._sweep.workdir(variant) / 'report.json'):
       state = notes.DONE
     elif state == notes.DONE:
       state = notes.FAILED

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 
 from genrec_jax import formatting, provenance
 from genrec_jax.formatting import is_finite
+from genrec_jax.processes import notes
 from genrec_jax.report import sweep_pictures as pictures
 from genrec_jax.report.comparison import name_metric
 from genrec_jax.report.pages import load_template
-from genrec_jax.sweep import notes
 from genrec_jax.sweep.results import (
   Collection,
   Result,

@@ -16,7 +16,6 @@ import dataclasses
 import datetime
 import importlib.metadata
 import json
-import os
 import pathlib
 import platform
 import re
@@ -28,6 +27,7 @@ from genrec_jax import provenance, sealed
 from genrec_jax.checkpoint import storage
 from genrec_jax.checkpoint.workdir_files import FREE_KEYS, make_workdir
 from genrec_jax.config.errors import ConfigError
+from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.sweep.variants import (
   MOST,
   Variant,
@@ -178,22 +178,6 @@ def write_sweep(sweep: Sweep) -> None:
   make_workdir(sweep.root)
   private = provenance.holds_secrets(body)
   replace_file(sweep.root / NAME, json.dumps(body, indent=1), private=private)
-
-
-def replace_file(
-  path: pathlib.Path, text: str, *, private: bool = False
-) -> None:
-  """Writes a file whole or not at all; a reader sees the old or the new one."""
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-  temporary.unlink(missing_ok=True)
-  try:
-    rights = 0o600 if private else 0o666
-    number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, rights)
-    with open(number, 'w') as file:
-      file.write(text + '\n')
-    os.replace(temporary, path)
-  finally:  # of a full disk, say
-    temporary.unlink(missing_ok=True)
 
 
 def extend_sweep(

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from genrec_jax import sealed
 from genrec_jax.formatting import is_finite
-from genrec_jax.sweep import children, curves, notes
+from genrec_jax.processes import children, notes
+from genrec_jax.sweep import curves, run_states
 from genrec_jax.sweep.curves import Curve
 from genrec_jax.sweep.record import Sweep
 from genrec_jax.sweep.variants import Variant, list_varied
@@ -150,7 +151,7 @@ def read_results(sweep: Sweep) -> Collection:
 
 
 def _read_result(sweep: Sweep, variant: Variant) -> Result:
-  state, note = notes.find_state(sweep, variant)
+  state, note = run_states.find_state(sweep, variant)
   workdir = sweep.workdir(variant)
   reader = curves.CurveReader(
     workdir / 'metrics.jsonl', sweep.find_monitor(variant)

@@ -21,8 +21,10 @@ from collections.abc import Mapping, Sequence
 
 from genrec_jax import sealed
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.sweep import local, notes
-from genrec_jax.sweep.record import Sweep, replace_file
+from genrec_jax.processes import notes
+from genrec_jax.processes.whole_files import replace_file
+from genrec_jax.sweep import local, run_states
+from genrec_jax.sweep.record import Sweep
 from genrec_jax.sweep.variants import Variant
 
 SCRIPT = 'sweep.sbatch'
@@ -138,7 +140,7 @@ def choose_variants(
   Raises:
     ConfigError: it is not known whether runs are in the queue.
   """
-  states = {v: notes.find_state(sweep, v) for v in wanted}
+  states = {v: run_states.find_state(sweep, v) for v in wanted}
   known = read_jobs(sweep)
   running = {
     note.job.partition('.')[0]: v
@@ -159,7 +161,7 @@ def choose_variants(
       why = f'the task {name} of Slurm has ended without a word'
       note = dataclasses.replace(note, state=notes.STOPPED, why=why)
       notes.write_note(sweep.note(variant), note)
-      states[variant] = notes.find_state(sweep, variant)
+      states[variant] = run_states.find_state(sweep, variant)
   left, others = [], collections.Counter()
   for variant in wanted:
     state = states[variant][0]

@@ -13,8 +13,10 @@ import time
 
 from genrec_jax import interruption
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.sweep import children, live_table, local, notes
-from genrec_jax.sweep.record import Sweep, replace_file
+from genrec_jax.processes import children, notes
+from genrec_jax.processes.whole_files import replace_file
+from genrec_jax.sweep import live_table, local, run_states
+from genrec_jax.sweep.record import Sweep
 from genrec_jax.sweep.variants import Variant
 
 # More than 75, as srun returns the highest status of its processes.
@@ -42,7 +44,7 @@ def become_run(sweep: Sweep, variant: Variant) -> int:
   if count > 1:
     state = _decide(sweep, variant)
   else:
-    state, _ = notes.find_state(sweep, variant)
+    state, _ = run_states.find_state(sweep, variant)
   if state in (notes.DONE, notes.BAD):
     print(f'{variant.name}: {state}')
     return interruption.DONE
@@ -99,7 +101,7 @@ def _decide(sweep: Sweep, variant: Variant) -> str:
 
   word = _END  # whatever happens here, the others must not wait
   try:
-    while (state := notes.find_state(sweep, variant)[0]) == notes.RUNNING:
+    while (state := run_states.find_state(sweep, variant)[0]) == notes.RUNNING:
       if not number:
         print(f'{variant.name}: runs already; waiting for its end')
       if not number or time.monotonic() > told + _TELL_S:

@@ -24,8 +24,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from genrec_jax import interruption
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.sweep import collect, local, notes
-from genrec_jax.sweep.children import Bounds
+from genrec_jax.processes import notes
+from genrec_jax.processes.children import Bounds
+from genrec_jax.sweep import collect, local, run_states
 from genrec_jax.sweep.record import Sweep
 from genrec_jax.sweep.variants import Variant
 
@@ -63,7 +64,7 @@ def launch_sweep(
   """
   check_flags(args)
   parse_own_flags(args.xm_flag)
-  states = {v: notes.find_state(sweep, v)[0] for v in wanted}
+  states = {v: run_states.find_state(sweep, v)[0] for v in wanted}
   others = (notes.DONE, notes.BAD, notes.RUNNING)
   left = [v for v in wanted if states[v] not in others]
   if not left:
@@ -143,7 +144,7 @@ def run_here(
   print(collect.collect_sweep(sweep))
   if points.number is not None:
     raise interruption.Stopped(points.number)
-  states = [notes.find_state(sweep, variant)[0] for variant in left]
+  states = [run_states.find_state(sweep, variant)[0] for variant in left]
   bad = sum(state != notes.DONE for state in states)
   if bad:
     print(f'{bad} runs failed; the same command tries them again')

@@ -15,7 +15,7 @@ from genrec_jax.distill.heads import DistillSettings
 from genrec_jax.embedding import lookup
 from genrec_jax.features import FeatureSpec, stack_columns
 from genrec_jax.models import RANKERS
-from genrec_jax.runtime import aux_steps, measurements
+from genrec_jax.runtime import measurements
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.mesh import MeshRuntime
 from genrec_jax.runtime.step import make_step
@@ -495,7 +495,3 @@ def test_columns_that_the_data_lack_are_named():
   two = settings('head', scores=('x',))
   with pytest.raises(ValueError, match='names 1 columns for 2 labels'):
     distilled_ranking.check_columns(two, ('a', 'b'), {})
-
-
-def test_measurements_of_moved_parts_have_names():
-  assert aux_steps.name_measurement('adapter') in task_of().measurements

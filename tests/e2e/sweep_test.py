@@ -7,7 +7,8 @@ import subprocess
 import sys
 import time
 
-from genrec_jax.sweep import notes, record
+from genrec_jax.processes import notes
+from genrec_jax.sweep import record
 from tests.e2e.commands import OF_TESTS, ROOT, list_arguments
 from tests.train.tiny_run import curve
 

@@ -326,3 +326,16 @@ def test_a_damaged_unit_is_named(done, tmp_path):
 def test_windows_have_numbers():
   with pytest.raises(ValueError, match='does not say which window'):
     number_window('last.parquet')
+
+
+@pytest.mark.parametrize('missing', ['labels-000002', 'impressions-000004'])
+def test_a_unit_that_is_missing_before_the_end_is_named(
+  done, tmp_path, missing
+):
+  folder, _ = done
+  shutil.copytree(folder / 'events', tmp_path / 'events')
+  (tmp_path / 'events' / 'feed' / f'{missing}.parquet').unlink()
+  options = options_of(folder, missing, events=str(tmp_path / 'events'))
+  unit = int(missing[-1])
+  with pytest.raises(ValueError, match=f'unit {unit} is not whole'):
+    Annotator(options).run()

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
+from genrec_jax.processes import notes
 from genrec_jax.report import sweep_pictures
-from genrec_jax.sweep import collect, curves, notes, page, results
+from genrec_jax.sweep import collect, curves, page, results
 from tests.sweep.conftest import fake_command
 from tests.sweep.fake_run import main as run_fake
 

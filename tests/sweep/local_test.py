@@ -15,8 +15,9 @@ import time
 import pytest
 
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.sweep import children, live_table, local, notes, record
-from genrec_jax.sweep.children import Bounds
+from genrec_jax.processes import children, notes
+from genrec_jax.processes.children import Bounds
+from genrec_jax.sweep import live_table, local, record, run_states
 
 
 def test_examples():
@@ -102,7 +103,7 @@ def test_half_a_report_is_none(make_sweep, launch):
   report = sweep.workdir(variant) / 'report.json'
   whole = report.read_bytes()
   report.write_bytes(whole[: len(whole) // 2])
-  assert notes.find_state(sweep, variant)[0] == notes.STOPPED
+  assert run_states.find_state(sweep, variant)[0] == notes.STOPPED
   assert launch(sweep, [variant])[0] == {'done': 1}
   assert report.read_bytes() == whole
 
@@ -154,7 +155,8 @@ LAUNCHER = """
 import sys
 sys.path[:0] = {paths!r}
 from tests.sweep.conftest import fake_command
-from genrec_jax.sweep import __main__ as sweep, children
+from genrec_jax.processes import children
+from genrec_jax.sweep import __main__ as sweep
 children.command_of.__code__ = fake_command.__code__
 children.FAKE, children.sys = {fake!r}, sys
 sweep.run(sys.argv[1:])
@@ -249,7 +251,7 @@ def test_runs_of_a_launcher_that_is_gone_are_waited_for(
     directory=str(tmp_path), log=sweep.log(wanted[0]),
     note=sweep.note(wanted[0]), bounds=Bounds(),
   )  # fmt: skip
-  state, note = notes.find_state(sweep, wanted[0])
+  state, note = run_states.find_state(sweep, wanted[0])
   assert state == notes.RUNNING and note.pid == child.pid
   import threading
 
@@ -294,7 +296,7 @@ def test_stop_bad_stops_who_falls_behind(make_sweep, launch, monkeypatch):
   )
   counts, text = launch(sweep, wanted, jobs=4, stop_bad=True)
   assert counts[notes.BAD] >= 1 and counts['done'] >= 2
-  assert notes.find_state(sweep, wanted[3])[0] == notes.BAD
+  assert run_states.find_state(sweep, wanted[3])[0] == notes.BAD
   assert 'behind the median' in text
   # It is not started again.
   counts, text = launch(sweep, wanted)

@@ -10,8 +10,9 @@ import time
 import pytest
 
 from genrec_jax.config.errors import ConfigError
+from genrec_jax.processes import notes
 from genrec_jax.sweep import __main__ as sweep_command
-from genrec_jax.sweep import notes, slurm, slurm_task
+from genrec_jax.sweep import run_states, slurm, slurm_task
 from tests.sweep.conftest import fake_command
 
 PROGRAM = sys.executable  # which `cluster` replaces
@@ -55,7 +56,8 @@ PYTHON = """#!{python}
 import sys
 sys.path[:0] = {paths!r}
 from tests.sweep.conftest import FAKE
-from genrec_jax.sweep import __main__ as sweep, children
+from genrec_jax.processes import children
+from genrec_jax.sweep import __main__ as sweep
 children.command_of = lambda words: [{python!r}, str(FAKE), *words]
 from genrec_jax.sweep import local
 local.Launcher.__init__.__defaults__ = (children.command_of,)
@@ -89,7 +91,7 @@ def test_an_array_runs_each_variant_once(cluster, make_sweep):
   sweep, wanted = make_sweep('seed=0..3')
   said = slurm.submit(sweep, wanted[1:], jobs=2, options=['--time=1:00:00'])
   assert 'Submitted batch job 7: 3 runs' in said
-  assert [notes.find_state(sweep, v)[0] for v in wanted] == [
+  assert [run_states.find_state(sweep, v)[0] for v in wanted] == [
     'waiting', 'done', 'done', 'done',
   ]  # fmt: skip
   script = (sweep.root / slurm.SCRIPT).read_text()
@@ -103,7 +105,7 @@ def test_a_task_that_fails(cluster, make_sweep):
   sweep, wanted = make_sweep('data.path=fails')
   slurm.submit(sweep, wanted)
   assert 'task 0: 1' in cluster.read_text()
-  assert notes.find_state(sweep, wanted[0])[0] == notes.FAILED
+  assert run_states.find_state(sweep, wanted[0])[0] == notes.FAILED
 
 
 def test_a_preempted_task_is_put_back_and_goes_on(
@@ -120,10 +122,10 @@ def test_a_preempted_task_is_put_back_and_goes_on(
   )
   slurm.submit(sweep, wanted)
   assert 'requeue 7_0' in cluster.read_text()
-  assert notes.find_state(sweep, wanted[0])[0] == notes.STOPPED
+  assert run_states.find_state(sweep, wanted[0])[0] == notes.STOPPED
   srun.write_text(SRUN)
   slurm.submit(sweep, wanted)
-  assert notes.find_state(sweep, wanted[0])[0] == notes.DONE
+  assert run_states.find_state(sweep, wanted[0])[0] == notes.DONE
   lines = (sweep.workdir(wanted[0]) / 'metrics.jsonl').read_text().splitlines()
   assert len(lines) == 4  # nothing twice
 
@@ -164,7 +166,7 @@ def test_a_run_whose_task_is_gone_is_submitted_again(cluster, make_sweep):
   cluster.with_name('slurm.log.queue').write_text('7_1|RUNNING\n')
   left, words = slurm.choose_variants(sweep, wanted)
   assert left == wanted[:1] and words == 'left out: 1 running'
-  state, note = notes.find_state(sweep, wanted[0])
+  state, note = run_states.find_state(sweep, wanted[0])
   assert (state, note.why) == (
     'stopped',
     'the task 7_0 of Slurm has ended without a word',
@@ -210,14 +212,14 @@ def test_a_run_that_fails_is_tried_again(cluster, make_sweep):
   sweep, wanted = make_sweep('data.path=once')
   slurm.submit(sweep, wanted, retries=1)
   assert 'task 0: 0' in cluster.read_text()
-  assert notes.find_state(sweep, wanted[0])[0] == notes.DONE
+  assert run_states.find_state(sweep, wanted[0])[0] == notes.DONE
 
 
 def test_more_variants_than_an_array_takes(cluster, make_sweep, monkeypatch):
   sweep, wanted = make_sweep('seed=0..6')
   monkeypatch.setenv('SLURM_MOST', '3')
   slurm.submit(sweep, [wanted[n] for n in (1, 2, 3, 6)], jobs=2)
-  states = [notes.find_state(sweep, v)[0] for v in wanted]
+  states = [run_states.find_state(sweep, v)[0] for v in wanted]
   assert [n for n, s in enumerate(states) if s == notes.DONE] == [1, 2, 3, 6]
   script = (sweep.root / 'sweep_3.sbatch').read_text()
   assert '#SBATCH --array=0%2\n' in script
@@ -237,7 +239,7 @@ def test_names_that_mean_something_to_slurm(cluster, make_sweep):
   slurm.submit(sweep, wanted)
   script = (sweep.root / slurm.SCRIPT).read_text()
   assert "a %%j'\"'\"'b/logs'/slurm-%A_%a.out\n" in script
-  assert notes.find_state(sweep, wanted[0])[0] == notes.DONE
+  assert run_states.find_state(sweep, wanted[0])[0] == notes.DONE
 
 
 def test_processors_reach_the_step(cluster, make_sweep, tmp_path, monkeypatch):
@@ -296,7 +298,7 @@ def test_a_task_that_was_restarted_knows_that_it_was_dead(
     monkeypatch.setenv('SLURM_ARRAY_TASK_ID', task)
     monkeypatch.setenv('SLURM_RESTART_COUNT', restarts)
     monkeypatch.setenv('SLURM_JOB_ID', '9')
-    states.append(notes.find_state(sweep, variant)[0])
+    states.append(run_states.find_state(sweep, variant)[0])
   assert states == [notes.RUNNING, notes.RUNNING, notes.STOPPED]
   assert notes.describe_this_process(notes.Note()).job == '7_0.1'
 
@@ -359,7 +361,7 @@ def test_a_real_slurm(real_cluster, make_sweep):
     assert (left, words) == (wanted[1:], 'left out: 1 pending in Slurm')
     slurm.submit(sweep, left, options=options)
     for _ in range(300):
-      if notes.find_state(sweep, wanted[1])[0] == notes.DONE:
+      if run_states.find_state(sweep, wanted[1])[0] == notes.DONE:
         break
       time.sleep(0.2)
     else:

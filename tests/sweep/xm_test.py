@@ -15,7 +15,8 @@ import pytest
 from genrec_jax import command_line, interruption
 from genrec_jax import config as config_lib
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.sweep import notes, record
+from genrec_jax.processes import notes
+from genrec_jax.sweep import record, run_states
 from genrec_jax.sweep import xm as ours
 from tests.sweep.slurm_test import PYTHON
 
@@ -69,7 +70,7 @@ def fake_runs(tmp_path, monkeypatch):
 
 
 def states_of(sweep, wanted):
-  return [notes.find_state(sweep, variant)[0] for variant in wanted]
+  return [run_states.find_state(sweep, variant)[0] for variant in wanted]
 
 
 def load_as_a_run_does(words):

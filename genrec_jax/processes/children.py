@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from genrec_jax import formatting, interruption
-from genrec_jax.sweep.notes import (
+from genrec_jax.processes.notes import (
   DONE,
   FAILED,
   STOPPED,

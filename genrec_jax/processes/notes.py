@@ -1,9 +1,7 @@
-"""What a launcher knows of a run: `logs/NAME.json`, and what follows from it.
+"""What a launcher knows of a run, in a file beside the run's log.
 
 The note is written by the process that becomes the run, before it becomes it,
-so that no run is ever there without one; and again when the run has ended. What
-a run has reached is decided by its files: a run is done when it has a
-`report.json`, whatever a note says.
+so that no run is ever there without one; and again when the run has ended.
 """
 
 import contextlib
@@ -15,9 +13,7 @@ import socket
 import time
 
 from genrec_jax import sealed
-from genrec_jax.checkpoint.workdir_files import list_traces
-from genrec_jax.sweep.record import Sweep, replace_file
-from genrec_jax.sweep.variants import Variant
+from genrec_jax.processes.whole_files import replace_file
 
 # States of a run, in the order in which tables have them.
 RUNNING, DONE, FAILED, BAD, STOPPED, WAITING = (
@@ -133,32 +129,6 @@ def is_alive(note: Note, log: pathlib.Path) -> bool:
     return not note.started
   # The number may be that of another process by now.
   return _read_start(note.pid) == note.started
-
-
-def find_state(sweep: Sweep, variant: Variant) -> tuple[str, Note]:
-  """What became of a run so far, and its note."""
-  note = read_note(sweep.note(variant))
-  workdir = sweep.workdir(variant)
-  if is_alive(note, sweep.log(variant)):
-    return RUNNING, note
-  if is_whole(workdir / 'report.json'):
-    return DONE, note
-  if note.state in (FAILED, BAD, STOPPED):
-    return note.state, note
-  if note.state == RUNNING or list_traces(workdir):
-    return STOPPED, note
-  return WAITING, note
-
-
-def is_whole(report: pathlib.Path) -> bool:
-  """Whether a report is there to its end; it is written at once."""
-  try:
-    with open(report, 'rb') as file:
-      size = file.seek(0, os.SEEK_END)
-      file.seek(max(size - 16, 0))
-      return file.read().rstrip().endswith(b'}')
-  except OSError:
-    return False
 
 
 def _name_job() -> str:

@@ -1,0 +1,1 @@
+"""Processes that a launcher starts, watches and stops; without JAX."""
