@@ -10,7 +10,8 @@ over the entropy of one base rate, that of these examples. Methods are those of
 `distill.method`:
 
   none           labels alone
-  one_head       labels and scores by the head that serves (eq. 2)
+  one_head       labels and scores by the head that serves, alike (eq. 2)
+  one_head_w     the same with a weight of the scores, which the paper has not
   teacher_alone  scores alone
   head           a head of its own for the scores (AH)
   adapter        that, and one for scores that an adapter corrects (AH + SA)
@@ -49,7 +50,9 @@ COLUMNS = (
   'case', 'seeds', 'ne', 'ne_std', 'gain_%', 'gain_ci', 'step_%', 'step_ci',
   'auc_gain_%', 'calibration', 'teacher_ne', 'transfer', 'floor', 'core_s',
 )  # fmt: skip
-METHODS = ('none', 'one_head', 'head', 'adapter', 'teacher_alone')
+METHODS = (
+  'none', 'one_head', 'one_head_w', 'head', 'adapter', 'teacher_alone',
+)  # fmt: skip
 STUDENTS = {'dlrm': 0, 'dcn': 1, 'deepfm': 2}  # model -> its segment
 USUAL = dict(windows=40, rows=50_000, segments=3, segment_zipf=0.0)
 STREAMS = {
@@ -60,13 +63,35 @@ STREAMS = {
   'alike': dict(common=0.95),
   'apart': dict(common=0.2),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """How a student is trained by a method.
+
+  Attributes:
+    method: of `distill.method`.
+    rates: of dense parameters and of rows.
+    knobs: further keys of `distill`.
+  """
+
+  method: str
+  rates: tuple[float, float]
+  knobs: Mapping = dataclasses.field(default_factory=dict)
+
+
 # Chosen by benchmarks/exfm_search.py, on seeds that are not used here.
-KNOBS = {
-  'none': {},
-  'one_head': dict(loss_weight=1.0),
-  'teacher_alone': {},
-  'head': dict(gradient_scale=4.0),
-  'adapter': dict(gradient_scale=4.0, adapter_input='residual'),
+RECIPES = {
+  'none': Recipe('none', (1e-3, 5e-4)),
+  'one_head': Recipe('one_head', (3e-3, 1e-3)),
+  'one_head_w': Recipe('one_head', (3e-3, 1e-3), dict(loss_weight=4.0)),
+  'head': Recipe('head', (1e-3, 5e-4), dict(gradient_scale=4.0)),
+  'adapter': Recipe(
+    'adapter',
+    (1e-3, 5e-4),
+    dict(gradient_scale=4.0, adapter_input='residual'),
+  ),
+  'teacher_alone': Recipe('teacher_alone', (3e-3, 1e-3)),
 }
 LAGS = (0, 1, 2, 3)
 NOTES = (
@@ -131,7 +156,7 @@ def list_cases() -> dict[str, tuple[list[Case], range]]:
     Case('lag', stream, 'dlrm', method, lag=lag)
     for stream in ('usual', 'calibration', 'effects')
     for lag in LAGS
-    for method in METHODS[:4]
+    for method in ('none', 'one_head', 'head', 'adapter')
   ]
   transfer = [
     Case('transfer', 'usual', 'dlrm', method, Teacher(size, segment))
@@ -142,7 +167,7 @@ def list_cases() -> dict[str, tuple[list[Case], range]]:
   bias = [
     Case('bias', stream, 'dlrm', method)
     for stream in ('alike', 'usual', 'apart')
-    for method in METHODS[:3]
+    for method in ('none', 'one_head', 'one_head_w', 'head')
   ]
   three = range(1, 4)
   return {
@@ -220,9 +245,15 @@ def measure(args: argparse.Namespace, case: Case, seed: int) -> dict:
   about = [case.model, case.method]
   if case.method != 'none':
     about += [case.teacher.name, f'lag{case.lag}']
-  knobs = KNOBS[case.method]
+  recipe = RECIPES[case.method]
   workdir = world.train_student(
-    '_'.join(about), case.model, parts, seed, method=case.method, **knobs
+    '_'.join(about),
+    case.model,
+    parts,
+    seed,
+    recipe.rates,
+    method=recipe.method,
+    **recipe.knobs,
   )
   found = exfm_worlds.measure_student(workdir, labels)
   return {

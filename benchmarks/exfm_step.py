@@ -85,8 +85,9 @@ class Side:
     """
     method, zeros, _ = KINDS[kind]
     parts = blank_scores(parts) if zeros else parts
+    knobs = exfm.RECIPES[method].knobs
     config = world.configure_student(
-      'dlrm', parts, SEED, method=method, **exfm.KNOBS[method]
+      'dlrm', parts, SEED, method=method, **knobs
     )
     folder = pathlib.Path(args.runs) / 'step' / kind.replace(', ', '_')
     folder.mkdir(parents=True, exist_ok=True)

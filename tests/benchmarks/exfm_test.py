@@ -89,7 +89,7 @@ def test_means_are_paired_by_seed():
 
 
 def test_every_method_has_knobs_and_every_case_a_name_of_its_own():
-  assert exfm.KNOBS.keys() == {*exfm.METHODS}
+  assert exfm.RECIPES.keys() == {*exfm.METHODS}
   cases = [c.name for cases, _ in exfm.list_cases().values() for c in cases]
   assert len({*cases}) == len(cases)
   searched = [exfm_search.describe(*case) for case in exfm_search.list_cases()]
