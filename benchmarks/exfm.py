@@ -82,7 +82,7 @@ class Recipe:
 
 # Chosen by benchmarks/exfm_search.py, on seeds that are not used here.
 RECIPES = {
-  'none': Recipe('none', (1e-3, 5e-4)),
+  'none': Recipe('none', (3e-3, 1e-3)),
   'one_head': Recipe('one_head', (3e-3, 1e-3)),
   'one_head_w': Recipe('one_head', (3e-3, 1e-3), dict(loss_weight=4.0)),
   'head': Recipe('head', (1e-3, 5e-4), dict(gradient_scale=4.0)),

@@ -280,7 +280,7 @@ class Labels:
     rows: `[W]` of each window.
     rate: mean label of all of them.
     entropy: of that rate; what log losses are divided by.
-    floor: NE of the true probabilities.
+    floor: NE of the true probabilities; NaN where the parts have none.
   """
 
   rows: np.ndarray
@@ -292,21 +292,16 @@ class Labels:
 def read_labels(parts: pathlib.Path) -> Labels:
   """Labels of the last half of the windows of some parts."""
   paths = sorted(parts.glob('*.parquet'))
-  tables = [
-    pq.read_table(path, columns=['label', 'probability'])
-    for path in paths[len(paths) // 2 :]
-  ]
+  tables = [pq.read_table(path) for path in paths[len(paths) // 2 :]]
   table = pa.concat_tables(tables)
   y = table['label'].to_numpy().astype(np.float64)
-  p = table['probability'].to_numpy()
   rate = float(y.mean())
-  entropy = float(measure_entropy(rate))
-  return Labels(
-    np.array([len(x) for x in tables]),
-    rate,
-    entropy,
-    float(-(y * np.log(p) + (1 - y) * np.log1p(-p)).mean() / entropy),
-  )
+  entropy, floor = float(measure_entropy(rate)), math.nan
+  if 'probability' in table.column_names:  # generated streams know it
+    p = table['probability'].to_numpy()
+    floor = float(-(y * np.log(p) + (1 - y) * np.log1p(-p)).mean() / entropy)
+  rows = np.array([len(x) for x in tables])
+  return Labels(rows, rate, entropy, floor)
 
 
 def measure_entropy(p):

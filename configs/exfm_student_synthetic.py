@@ -35,6 +35,6 @@ def get_config(arg=None):
     gradient_scale=4.0,
     adapter_input='residual',
   )
-  config.optimizer.learning_rate = 3e-3
-  config.optimizer.rows.learning_rate = 3e-3
+  config.optimizer.learning_rate = 1e-3
+  config.optimizer.rows.learning_rate = 5e-4
   return config_lib.ranking_smoke(config) if 'smoke' in variants else config
