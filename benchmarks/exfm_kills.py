@@ -33,6 +33,7 @@ from genrec_jax.data.parquet import pq
 from genrec_jax.distill.teacher_store import TeacherStore
 from genrec_jax.processes import notes
 from genrec_jax.report.metric_writers import read_jsonl
+from genrec_jax.weights import safetensors
 from genrec_jax.weights.export import export_weights
 
 COLUMNS = (
@@ -56,12 +57,16 @@ def main(argv: list[str] | None = None) -> None:
   parser = cli.parser('exfm_kills', __doc__)
   parser.add_argument('--runs', required=True, help='directory of all runs')
   parser.add_argument('--kills', type=int, default=200, help='in all (200)')
+  parser.add_argument(
+    '--pause', type=float, default=8.0,
+    help='most seconds between two kills (8); a process takes several to start',
+  )  # fmt: skip
   parser.add_argument('--seed', type=int, default=0, help='of the draws (0)')
   args = parser.parse_args(argv)
   wanted = 4 if args.smoke else args.kills
   root, rng = pathlib.Path(args.runs), random.Random(args.seed)
   whole = root / 'whole'
-  run_system(whole, None, rng, 0)
+  run_system(whole, rng, 0, args.pause)
   expected = describe_system(whole)
   killed: collections.Counter = collections.Counter()
   rows, rounds, begun = [], 0, time.monotonic()
@@ -69,7 +74,8 @@ def main(argv: list[str] | None = None) -> None:
   while killed.total() < wanted:
     rounds += 1
     folder = root / f'killed{rounds}'
-    killed += run_system(folder, root, rng, wanted - killed.total())
+    left = wanted - killed.total()
+    killed += run_system(folder, rng, left, args.pause)
     found = describe_system(folder)
     differences += compare(found, expected)
     row = {
@@ -88,15 +94,15 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run_system(
-  folder: pathlib.Path, killer, rng: random.Random, most: int
+  folder: pathlib.Path, rng: random.Random, most: int, pause: float
 ) -> collections.Counter:
   """Runs a system to its end; kills its processes meanwhile.
 
   Args:
     folder: of the system.
-    killer: None kills nothing.
     rng: draws whom and when.
-    most: kills.
+    most: kills; 0 leaves the system alone.
+    pause: most seconds between two kills.
 
   Returns:
     Name of a process -> how often it was killed.
@@ -109,9 +115,10 @@ def run_system(
       [*command, *OPTIONS], stdout=log, stderr=subprocess.STDOUT
     )
     while process.poll() is None:
-      time.sleep(0.05 if killer is None else rng.uniform(0.0, 2.0))
-      if killer is None or killed.total() >= most:
+      if killed.total() >= most:
+        time.sleep(0.1)
         continue
+      time.sleep(rng.uniform(0.0, pause))
       alive = list_alive(folder)
       if alive:
         name = rng.choice(sorted(alive))
@@ -172,7 +179,9 @@ def describe_system(folder: pathlib.Path) -> dict:
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
     export_weights(workdir, path, 'latest')
-    weights[workdir.name] = path.read_bytes()
+    # Not the file: it names the workdir.
+    tensors = safetensors.open_file(path)
+    weights[workdir.name] = {n: x.tobytes() for n, x in tensors.items()}
   return dict(
     parts=parts, twice=twice, lost=lost, examples=examples, curves=curves,
     weights=weights,

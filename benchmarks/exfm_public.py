@@ -2,7 +2,6 @@
 
   python -m benchmarks.exfm_public --runs DIR --data DIR
   python -m benchmarks.exfm_public --runs DIR --data DIR --only frappe
-  python -m benchmarks.exfm_public --runs DIR --data DIR --search
 
 DIR of the data holds ml-100k, ml-latest-small and frappe. Methods are those of
 `distill.method`: labels alone (none), one head for labels and scores
@@ -29,12 +28,9 @@ of the tested data, windows of MovieLens (most users are in one alone) and
 groups of users of Frappe. A gain that one of them does not exclude from zero is
 none.
 
-`--search` tries rates and knobs: on MovieLens with a student of one segment of
-100K and the first half of the windows, measured in the second quarter; on
-Frappe by validation AUC. Neither looks at what is measured here, and the seed
-is another one. Rows that a result
-file has are not measured again, and what has been trained stays in DIR: the
-same command continues.
+Rates and knobs were chosen by what is not measured here
+(benchmarks/exfm_public_search.py). Rows that a result file has are not measured
+again, and what has been trained stays in DIR: the same command continues.
 """
 
 import argparse
@@ -59,11 +55,10 @@ COLUMNS = (
 METHODS = ('none', 'one_head', 'head', 'adapter')
 EDITIONS = {'100k': 'ml-100k', 'latest': 'ml-latest-small'}
 TRAIN_FILE = 'train_rebuilt_negatives_resampled.csv'
-SEEDS, SEARCH_SEED = (1, 2, 3), 101
+SEEDS = (1, 2, 3)
 BATCH = 64  # of MovieLens, whose windows have 2,500 ratings
-# Chosen by --search.
+# Chosen by benchmarks/exfm_public_search.py.
 TEACHER, TEACHER_RATE = Teacher('small'), 3e-3
-RATE = 3e-3  # of students on MovieLens, where the knobs have none
 KNOBS = {
   'movielens': {
     'none': dict(rate=1e-3),
@@ -114,7 +109,7 @@ class Case:
   @property
   def data(self) -> str:
     """'movielens' or 'frappe'."""
-    return self.group.partition('/')[0]
+    return name_data(self.group)
 
   @property
   def edition(self) -> str:
@@ -147,65 +142,9 @@ def list_cases() -> list[Case]:
   ]
 
 
-def list_tries() -> list[tuple[Case, dict]]:
-  """(case, knobs) of --search; of MovieLens the students of one segment."""
-  films = 'movielens/100k/segment1'
-  found = []
-  for rate in (1e-3, 3e-3):
-    for size in ('small', 'medium'):
-      found.append((Case(films, 'teacher'), dict(size=size, rate=rate)))
-  for rate in (1e-3, 3e-3, 1e-2):
-    found.append((Case(films, 'none'), dict(rate=rate)))
-  residual = dict(adapter_input='residual')
-  for w in (1.0, 4.0, 16.0):
-    found.append((Case(films, 'one_head'), dict(loss_weight=w)))
-    beta = dict(gradient_scale=w)
-    found += [
-      (Case(films, 'head'), beta),
-      (Case(films, 'adapter'), beta | residual),
-    ]
-  slow = dict(rate=1e-3)
-  found += [
-    (Case(films, 'one_head'), slow | dict(loss_weight=4.0)),
-    (Case(films, 'head'), slow | dict(gradient_scale=4.0)),
-    (Case(films, 'adapter'), slow | residual | dict(gradient_scale=4.0)),
-  ]
-  for table_l2 in (0.02, 0.05, 0.1):
-    shared = dict(table_l2=table_l2)
-    found.append((Case('frappe', 'none'), shared))
-    for w in (1.0, 4.0):
-      found += [
-        (Case('frappe', 'one_head'), shared | dict(loss_weight=w)),
-        (Case('frappe', 'head'), shared | dict(gradient_scale=w)),
-        (
-          Case('frappe', 'adapter'),
-          shared | dict(gradient_scale=w, adapter_input='residual'),
-        ),
-      ]
-  return found
-
-
 def main(argv: list[str] | None = None) -> None:
   parser = cli.parser('exfm_public', __doc__)
-  parser.add_argument('--runs', required=True, help='directory of all runs')
-  parser.add_argument('--data', help='directory of the data sets')
-  parser.add_argument(
-    '--train-file', default=TRAIN_FILE, help='of frappe, if not the usual one'
-  )
-  parser.add_argument(
-    '--only', nargs='+', default=[''], metavar='NAME',
-    help='cases whose names begin so, such as frappe or movielens/100k',
-  )  # fmt: skip
-  parser.add_argument('--seeds', nargs='+', type=int, default=list(SEEDS))
-  parser.add_argument(
-    '--search', action='store_true', help='try rates and knobs instead'
-  )
-  args = parser.parse_args(argv)
-  if not (args.data or args.smoke):
-    parser.error('--data DIR is needed, with ml-100k, ml-latest-small, frappe')
-  if args.smoke:
-    args.data = args.data or invent_data(args)
-    args.seeds = args.seeds[:1]
+  args = parse(parser, argv)
   rows = cli.read_rows(args, 'exfm_public')
   try:
     wanted = list_rows(args)
@@ -219,16 +158,31 @@ def main(argv: list[str] | None = None) -> None:
     cli.fail(str(error))
 
 
+def parse(
+  parser: argparse.ArgumentParser, argv: list[str] | None
+) -> argparse.Namespace:
+  """The options of the command line, with made-up data for --smoke."""
+  parser.add_argument('--runs', required=True, help='directory of all runs')
+  parser.add_argument('--data', help='directory of the data sets')
+  parser.add_argument(
+    '--train-file', default=TRAIN_FILE, help='of frappe, if not the usual one'
+  )
+  parser.add_argument(
+    '--only', nargs='+', default=[''], metavar='NAME',
+    help='cases whose names begin so, such as frappe or movielens/100k',
+  )  # fmt: skip
+  parser.add_argument('--seeds', nargs='+', type=int, default=list(SEEDS))
+  args = parser.parse_args(argv)
+  if args.smoke:
+    args.data, args.seeds = invent_data(args), args.seeds[:1]
+  elif not args.data:
+    parser.error('--data DIR is needed, with ml-100k, ml-latest-small, frappe')
+  return args
+
+
 def list_rows(args: argparse.Namespace):
   """(name, function that measures it) of what is wanted, in their order."""
   wanted = []
-  if args.search:
-    for case, knobs in list_tries()[:: 8 if args.smoke else 1]:
-      name = describe_try(case, knobs)
-      wanted.append(
-        (name, lambda case=case, knobs=knobs: measure_try(args, case, knobs))
-      )
-    return select(args, wanted, prefix='search/')
   cases = list_cases()
   if args.smoke:
     cases = [
@@ -277,10 +231,9 @@ def list_rows(args: argparse.Namespace):
   return select(args, wanted)
 
 
-def select(args: argparse.Namespace, wanted: list, prefix: str = '') -> list:
+def select(args: argparse.Namespace, wanted: list) -> list:
   """Those whose names begin as --only says."""
-  starts = tuple(prefix + name for name in args.only)
-  found = [x for x in wanted if x[0].startswith(starts)]
+  found = [x for x in wanted if x[0].startswith(tuple(args.only))]
   if not found:
     raise ValueError(f'there is no case that begins with {args.only}')
   return found
@@ -312,16 +265,11 @@ def make_folds(args: argparse.Namespace) -> Folds:
   )
 
 
-def make_world(
-  args: argparse.Namespace, case: Case, seed: int, rate: float = TEACHER_RATE
-) -> FilmWorld:
-  """The stream of a case with its teacher; that of the search is shorter."""
+def make_world(args: argparse.Namespace, case: Case, seed: int) -> FilmWorld:
+  """The stream of a case, with its teacher."""
   folder = pathlib.Path(args.runs) / 'movielens' / case.edition / f'seed{seed}'
-  share = 1.0
-  if seed == SEARCH_SEED:
-    folder, share = folder / f'teacher_{rate}', 0.5
-  log = make_log(args, case.edition, share)
-  return FilmWorld(folder, log, BATCH, rate, seed)
+  log = make_log(args, case.edition)
+  return FilmWorld(folder, log, BATCH, TEACHER_RATE, seed)
 
 
 def measure_films(args: argparse.Namespace, case: Case, seed: int) -> dict:
@@ -340,8 +288,8 @@ def train_films(
   world: FilmWorld, case: Case, name: str, seed: int, knobs: Mapping
 ) -> dict:
   """What a student on MovieLens reaches, trained unless that was done."""
-  knobs = {'rate': RATE} | dict(knobs)
-  rates = (knobs.pop('rate'),) * 2
+  rates, knobs = (knobs['rate'],) * 2, {**knobs}
+  del knobs['rate']
   parts = world.annotate(case.segment, TEACHER, 0)
   labels = exfm_worlds.read_labels(world.list_parts(case.segment))
   workdir = world.train_student(
@@ -403,51 +351,13 @@ def about(case: Case, seed: int) -> dict:
   }  # fmt: skip
 
 
-def describe_try(case: Case, knobs: Mapping) -> str:
-  """What rows of the search call it.
-
-  >>> describe_try(Case('frappe', 'head'), {'table_l2': 0.1})
-  'search/frappe/head, table_l2 0.1'
-  """
-  more = [f'{key} {value}' for key, value in knobs.items()]
-  return ', '.join([f'search/{case.name}', *more])
-
-
 def name_data(case: str) -> str:
   """'movielens' or 'frappe', of the name of a row.
 
-  >>> name_data('search/frappe/head, table_l2 0.1')
-  'frappe'
+  >>> name_data('movielens/100k/data')
+  'movielens'
   """
-  return case.removeprefix('search/').partition('/')[0]
-
-
-def measure_try(args: argparse.Namespace, case: Case, knobs: Mapping) -> dict:
-  """The row of one try of the search, which does not say how it tests."""
-  row = {'kind': 'search', 'of': case.name, 'knobs': dict(knobs)}
-  name = describe_try(case, knobs).replace('/', '_').replace(', ', '_')
-  name = name.replace(' ', '_')
-  if case.data == 'frappe':
-    workdir = make_folds(args).train_student(
-      name, SEARCH_SEED, method=case.method, **knobs
-    )
-    found = read_metrics(runs.read_report(workdir))
-    return row | {
-      key: found[key] for key in ('valid_auc', 'valid_logloss', 'core_s')
-    }
-  if case.method == 'teacher':
-    world = make_world(args, case, SEARCH_SEED, knobs['rate'])
-    teacher = Teacher(knobs['size'])
-    store = world.score(teacher, 0)
-    parts = world.list_parts(case.segment)
-    workdir = world.train_teacher(teacher)
-    return row | {
-      'ne': exfm_worlds.measure_teacher(store, parts),
-      'core_s': exfm_worlds.read_core_s(workdir),
-    }
-  world = make_world(args, case, SEARCH_SEED)
-  found = train_films(world, case, name, SEARCH_SEED, knobs)
-  return row | {key: found[key] for key in ('ne', 'auc', 'core_s')}
+  return case.partition('/')[0]
 
 
 def save(args: argparse.Namespace, rows: Mapping[str, Mapping], data: str):

@@ -7,7 +7,13 @@ import pathlib
 import numpy as np
 import pytest
 
-from benchmarks import exfm_films, exfm_folds, exfm_public, exfm_worlds
+from benchmarks import (
+  exfm_films,
+  exfm_folds,
+  exfm_public,
+  exfm_public_search,
+  exfm_worlds,
+)
 from genrec_jax.data.parquet import pa, pq
 
 DATA = pathlib.Path(os.environ.get('GENREC_DATA', '../shared/data'))
@@ -26,7 +32,7 @@ def smoke(tmp_path, runs):
 
 
 def test_doctests():
-  for module in (exfm_public, exfm_films, exfm_folds):
+  for module in (exfm_public, exfm_public_search, exfm_films, exfm_folds):
     assert doctest.testmod(module).failed == 0
 
 
@@ -73,6 +79,13 @@ def test_windows_of_ratings_are_scored_before_they_are_learned(
   assert rows('exfm_public').keys() == found.keys()
   with pytest.raises(SystemExit, match='no case'):
     smoke('movie_lens')
+
+
+def test_smoke_of_the_search(tmp_path, runs, rows):
+  command = ['--smoke', '--runs', str(runs), '--results', str(tmp_path)]
+  exfm_public_search.main(command)
+  found = rows('exfm_public_search')
+  assert len(found) == 2 and all(0.5 < x['ne'] < 2 for x in found.values())
 
 
 def test_no_teacher_scores_a_row_that_it_was_trained_on(tmp_path, monkeypatch):
@@ -182,13 +195,21 @@ def test_segments_of_an_edition_are_averaged_where_all_are_there():
 
 
 def test_every_try_has_a_name_and_every_method_knobs():
-  names = [exfm_public.describe_try(*x) for x in exfm_public.list_tries()]
+  tries = exfm_public_search.list_tries()
+  names = [exfm_public_search.describe(*x) for x in tries]
   assert len({*names}) == len(names)
   cases = exfm_public.list_cases()
   assert len({case.name for case in cases}) == len(cases)
-  for case in cases:
-    assert case.method in exfm_public.KNOBS[case.data]
-  assert exfm_public.SEARCH_SEED not in exfm_public.SEEDS
+  # What is measured was tried.
+  for data, methods in exfm_public.KNOBS.items():
+    for method, knobs in methods.items():
+      assert any(
+        (case.data, case.method, own) == (data, method, knobs)
+        for case, own in tries
+      )
+  taught = dict(size=exfm_public.TEACHER.size, rate=exfm_public.TEACHER_RATE)
+  assert ('teacher', taught) in [(case.method, own) for case, own in tries]
+  assert exfm_public_search.SEED not in exfm_public.SEEDS
 
 
 def test_the_search_sees_nothing_of_what_is_measured(tmp_path):
