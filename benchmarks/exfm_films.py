@@ -159,6 +159,7 @@ class FilmWorld(World):
     super()._set_stream(config, parts)
     # Most users and films come later than the windows of the vocabularies.
     config.data.hash_rows = 1 << 15
+    config.loss.prior = ()  # that of the generated stream; half are liked here
     config.train.batch_size = self.batch_size
     # `train_student` sets others behind this.
     config.seed = self.seed

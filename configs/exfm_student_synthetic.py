@@ -33,6 +33,7 @@ def get_config(arg=None):
     method='adapter',
     weight='',
     gradient_scale=4.0,
+    adapter_gradient_scale=4.0,
     adapter_input='residual',
   )
   config.optimizer.learning_rate = 1e-3

@@ -6,7 +6,7 @@ import json
 import jax
 
 # As grain's iterators name it when one process saves them.
-_NAME = 'process_0-of-1.json'
+FILE = 'process_0-of-1.json'
 
 
 class IteratorState:
@@ -38,8 +38,8 @@ class IteratorState:
   async def _write(self, directory, text: str) -> None:
     directory = await directory.await_creation()
     if jax.process_index() == 0:
-      await asyncio.to_thread((directory / _NAME).write_text, text)
+      await asyncio.to_thread((directory / FILE).write_text, text)
 
   async def _read(self, directory) -> None:
-    text = await asyncio.to_thread((directory / _NAME).read_text)
+    text = await asyncio.to_thread((directory / FILE).read_text)
     self._data.set_state(json.loads(text))

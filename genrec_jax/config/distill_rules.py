@@ -13,6 +13,7 @@ RULES = {
   'distill.label_scale': number(above=0),
   'distill.loss_weight': _FACTOR,
   'distill.gradient_scale': _FACTOR,
+  'distill.adapter_gradient_scale': _FACTOR,
   'distill.adapter_weight': _FACTOR,
   'distill.adapter_input': words('probability', 'logit', 'residual'),
   'distill.adapter_hidden': some(whole(1, 2**20)),

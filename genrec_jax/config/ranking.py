@@ -213,8 +213,9 @@ def ranking() -> ConfigDict:
         # another one, which learns the scores as an adapter corrects them. See
         # docs/exfm.md.
         'method': 'none',
-        # The extra columns of the scores, which are probabilities, one for each
-        # label; () is 'teacher', and of several labels 'teacher_LABEL'.
+        # The extra columns of the scores, which are probabilities (a run stops
+        # at anything else), one for each label; () is 'teacher', and of several
+        # labels 'teacher_LABEL'.
         'scores': (),
         # The extra column of how much the score of an example counts, 0 where
         # it has none; '' counts all of them alike.
@@ -224,9 +225,11 @@ def ranking() -> ConfigDict:
         'label_scale': 1.0,
         # Factor of the loss of the scores: w.
         'loss_weight': 1.0,
-        # Factor of what flows from the heads of the scores into the model:
-        # beta. Under Adam the model feels loss_weight times this alone.
+        # Factor of what flows from the head of the scores into the model: beta.
+        # Under Adam the model feels loss_weight times this alone.
         'gradient_scale': 1.0,
+        # The same of the head of corrected scores, with adapter_weight.
+        'adapter_gradient_scale': 1.0,
         # Factor of the loss of the head that learns corrected scores.
         'adapter_weight': 1.0,
         # What the adapter reads: the 'probability', its 'logit', or

@@ -27,15 +27,18 @@ class DistilledRanking(Ranking):
     aux_losses: that of the adapter, see `runtime.aux_steps`.
   """
 
-  def __init__(self, *args, teacher: DistillSettings, **options):
+  def __init__(
+    self, *args, teacher: DistillSettings, kept: float = 1.0, **options
+  ):
     """Checks that the parts fit together.
 
     Args:
       *args: of `Ranking`.
       teacher: the section `distill`.
+      kept: share of the negatives that is trained on, `data.negatives_kept`.
       **options: of `Ranking`.
     """
-    self.teacher = teacher
+    self.teacher, self._kept = teacher, kept
     super().__init__(*args, **options)
     self._scores = teacher.name_scores(self.labels)
     measured = ['loss', 'loss/serving', 'loss/teacher']
@@ -49,7 +52,8 @@ class DistilledRanking(Ranking):
   @classmethod
   def read_options(cls, config) -> dict:
     """The settings of the teacher."""
-    return {'teacher': DistillSettings(**config.distill.to_dict())}
+    teacher = DistillSettings(**config.distill.to_dict())
+    return {'teacher': teacher, 'kept': config.data.get('negatives_kept', 1.0)}
 
   def _build_beside(self, model, rngs: nnx.Rngs) -> dict[str, nnx.Module]:
     beside = super()._build_beside(model, rngs)
@@ -87,12 +91,24 @@ class DistilledRanking(Ranking):
     counts = counts.astype(jnp.float32)
     # What stands where there is no score must not reach a gradient as 0 * NaN.
     known = (counts > 0)[:, None]
-    return jnp.where(known, scores.astype(jnp.float32), 0.0), counts
+    scores = jnp.where(known, scores.astype(jnp.float32), 0.0)
+    if self._kept < 1:
+      scores = heads_lib.thin_scores(scores, self._kept)
+    # Logits or percents: a run stops where a measurement is not a number.
+    scores = jnp.where((scores >= 0) & (scores <= 1), scores, jnp.nan)
+    return scores, counts
+
+  def _adapt(self, heads: heads_lib.Heads, scores: jax.Array) -> jax.Array:
+    """y^_SA, as a logit."""
+    logits = heads.adapter(scores)
+    if self.teacher.adapter_input == 'residual':  # begins with the score
+      return logits
+    return self.add_prior(logits)
 
   def _measure_adapter(self, aux, batch: Examples):
     """L_sta of a microbatch: the adapter learns the fresh labels."""
     scores, counts = self._read_teacher(batch)
-    logits = self._merge_heads(aux).adapter(scores)
+    logits = self._adapt(self._merge_heads(aux), scores)
     each = heads_lib.measure_loss(logits, batch.labels.select(self.labels))
     total = self.sum_losses(each, batch, counts)
     return total, jnp.sum(batch.weights * counts)
@@ -116,8 +132,8 @@ class DistilledRanking(Ranking):
       backbone = model.read_backbone(self.inputs(rows, batch), key)
       logits = self.add_prior(model.score_backbone(backbone))
       heads = self._merge_heads(aux)
-      hidden = heads_lib.scale_gradient(backbone.hidden, teacher.gradient_scale)
-      learned, *adapted = map(self.add_prior, heads.score_hidden(hidden))
+      logits_of_heads = heads.score_hidden(backbone.hidden, teacher)
+      learned, *adapted = map(self.add_prior, logits_of_heads)
     else:
       logits = learned = self.predict(params, rows, batch, key)
 
@@ -137,7 +153,7 @@ class DistilledRanking(Ranking):
       total += serving
     measured = {}
     if adapted:
-      corrected = jax.nn.sigmoid(heads.adapter(scores))
+      corrected = jax.nn.sigmoid(self._adapt(heads, scores))
       second = sum_losses(adapted[0], corrected)
       total += teacher.adapter_weight * second
       measured['loss/adapted'] = second, counted

@@ -21,7 +21,11 @@ predictions, exports and the best weights have the model alone.
 Differences from the paper: several labels have a score each. `adapter_input`
 says what the adapter reads; the paper's reads probabilities, which are all near
 0 where clicks are rare. 'residual' adds what the adapter makes of the score to
-it, and begins with the score itself. `adapter_weight` is a factor of eq. 7.
+it, and begins with the score itself; the others begin with `loss.prior`, as the
+heads do. `adapter_weight` is a factor of eq. 7, and `adapter_gradient_scale`
+what beta is to eq. 5. Where training has not seen all negatives
+(`data.negatives_kept`), scores are taken to what they are among those that it
+has seen, as the labels are.
 """
 
 import dataclasses
@@ -51,7 +55,8 @@ class DistillSettings:
       for 1.
     label_scale: alpha.
     loss_weight: w.
-    gradient_scale: beta.
+    gradient_scale: beta, of the head that learns the scores.
+    adapter_gradient_scale: the same of the head of corrected scores.
     adapter_weight: factor of the loss of the second head.
     adapter_input: of `INPUTS`.
     adapter_hidden: widths of the adapter's hidden layers.
@@ -63,6 +68,7 @@ class DistillSettings:
   label_scale: float
   loss_weight: float
   gradient_scale: float
+  adapter_gradient_scale: float
   adapter_weight: float
   adapter_input: str
   adapter_hidden: Sequence[int]
@@ -165,22 +171,37 @@ class Heads(nnx.Module):
     )
     self.adapter = Adapter(labels, settings, rngs) if has_adapter else None
 
-  def score_hidden(self, hidden: jax.Array) -> tuple[jax.Array, ...]:
+  def score_hidden(
+    self, hidden: jax.Array, settings: DistillSettings
+  ) -> tuple[jax.Array, ...]:
     """Logits `[B, L]` of each distillation head.
 
     Args:
       hidden: `[B, width]`.
+      settings: say how much of each head flows into it.
     """
-    heads = [self.head]
+    heads = [(self.head, settings.gradient_scale)]
     if self.adapter_head is not None:
-      heads.append(self.adapter_head)
-    return tuple(mlp.to_logits(head(hidden)) for head in heads)
+      heads.append((self.adapter_head, settings.adapter_gradient_scale))
+    return tuple(
+      mlp.to_logits(head(scale_gradient(hidden, factor)))
+      for head, factor in heads
+    )
 
 
 def to_logit(scores: jax.Array) -> jax.Array:
   """The logit of probabilities, which stay off 0 and 1."""
   p = jnp.clip(scores, LEAST, 1 - LEAST)
   return jnp.log(p) - jnp.log1p(-p)
+
+
+def thin_scores(scores: jax.Array, kept: float) -> jax.Array:
+  """What probabilities are where only a share of the negatives is kept.
+
+  >>> float(thin_scores(jnp.array(0.5), 0.25))
+  0.800000011920929
+  """
+  return scores / (scores + (1 - scores) * kept)
 
 
 def scale_scores(scores: jax.Array, factor: float) -> jax.Array:

@@ -105,6 +105,11 @@ class PartDirectory:
     """Name of each file -> what the manifest says of it."""
     return {x: dict(y['notes']) for x, y in self._body['parts'].items()}
 
+  @property
+  def checksums(self) -> dict[str, int]:
+    """Name of each file -> CRC-32 of its content."""
+    return {x: y['crc32'] for x, y in self._body['parts'].items()}
+
   def count_bytes(self) -> int:
     """The size of all files that the manifest lists."""
     return sum(part['size'] for part in self._body['parts'].values())

@@ -9,13 +9,13 @@ column for each label) for k = 0, 1, ...; a file EVENTS/END says that no more
 will come. The service joins impressions with the labels that come within
 --attribution_s seconds, window by window of --window_s seconds, and writes
 
-    OUT/teacher/window-00000w.parquet   all examples of window w, each once
-    OUT/STREAM/window-00000w.parquet    those of a stream, with the teacher's
-                                        scores and their weight
-    OUT/scores/                         the scores by example id
+    OUT/teacher/window-W.parquet  all examples of window W, each once
+    OUT/STREAM/window-W.parquet   those of a stream, with the teacher's scores
+                                  and their weight
+    OUT/scores/                   the scores by example id
 
 The teacher is a run on OUT/teacher (data.stream.directory) that leaves a
-checkpoint behind each window (checkpoint.at_part_ends). Window w is scored by
+checkpoint behind each window (checkpoint.at_part_ends). Window W is scored by
 the teacher as it was behind the window before it, or --lag windows earlier: it
 has never been trained on an example that it scores, which is compared for every
 window by times and ids. Each example is scored once, whatever the number of

@@ -7,11 +7,9 @@ that is killed anywhere does the rest of a unit when it is started again.
 """
 
 import dataclasses
-import hashlib
 import io
 import json
 import logging
-import os
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +18,16 @@ import numpy as np
 
 from genrec_jax.data.growing import END
 from genrec_jax.data.parquet import pa, pq
-from genrec_jax.data.ranking import saved_encoder
 from genrec_jax.distill import part_manifest
 from genrec_jax.distill.label_join import JoinedWindow, LabelJoin
 from genrec_jax.distill.teacher_store import Scores, TeacherStore
 from genrec_jax.serve.scorer import Scorer
-from genrec_jax.serve.snapshots import Snapshots, number_window
+from genrec_jax.serve.snapshots import (
+  Snapshots,
+  fingerprint_run,
+  name_window,
+  number_window,
+)
 
 LOG = logging.getLogger('genrec_jax')
 KIND = 'annotated examples'
@@ -155,6 +157,12 @@ class Annotator:
         self._sleep()
         continue
       for window in windows:
+        if window.number < 0:
+          raise ValueError(
+            f'unit {unit} has an impression of the time '
+            f'{window.table["time"][0].as_py()}: times are whole seconds, 0 or '
+            'more'
+          )
         if window.number > self.facts['windows']:
           if not self._annotate(window, is_last and window is windows[-1]):
             return self.facts
@@ -166,7 +174,7 @@ class Annotator:
 
   def _annotate(self, window: JoinedWindow, is_last: bool) -> bool:
     """Writes a window to the teacher and the students; False if stopped."""
-    number, file = window.number, f'window-{window.number:06d}.parquet'
+    number, file = window.number, f'{name_window(window.number)}.parquet'
     if number > self.facts['taught']:
       notes = _describe_times(window.table)
       content = _encode(window.table)
@@ -202,7 +210,7 @@ class Annotator:
 
     False if its teacher is late and nobody waits; None if it was stopped.
     """
-    key = f'window-{window.number:06d}'
+    key = name_window(window.number)
     if self._store is not None and key in self._store.keys:
       return True
     while (step := self._snapshots.find_step(source)) is None:
@@ -212,6 +220,7 @@ class Annotator:
         return None
       self._sleep()
     self._check_age(window, source)
+    self._check_parts(step, source)
     self._open_store()
     if key in self._store.keys:  # by a service that was killed behind it
       return True
@@ -252,6 +261,23 @@ class Annotator:
           f'the teacher of window {source} has been trained'
         )
 
+  def _check_parts(self, step: int, source: int) -> None:
+    """What the teacher has read is what this service has written for it."""
+    prefix = f'{TEACHER}/'
+    written = {
+      name.removeprefix(prefix): crc
+      for name, crc in self._parts.checksums.items()
+      if name.startswith(prefix)
+    }
+    for name, crc in self._snapshots.read_parts(step).items():
+      if written.get(name) != crc or number_window(name) > source:
+        raise ValueError(
+          f'{self.options.teacher} has been trained on {name}, which is not '
+          f'what this service has written for it up to window {source}: its '
+          f'data.stream.directory must be {self.options.out}/{TEACHER}, and '
+          'its run one that has read nothing else'
+        )
+
   def _write_students(self, window, file: str, scored) -> None:
     options, table = self.options, window.table
     count = len(table)
@@ -290,6 +316,7 @@ class Annotator:
     teacher = 'no teacher is old enough'
     if scored:
       teacher = f'teacher of step {self._scorer.step:,}' if self._scorer else ''
+      teacher += f' (lag {self.options.lag})'
     return (
       f'window {window.number}: {count:,} examples, {rows:,} rows of '
       f'{len(self.options.streams)} streams ({rows - count:,} teacher calls '
@@ -394,21 +421,6 @@ class Annotator:
 
   def _sleep(self) -> None:
     time.sleep(self.options.poll_s)
-
-
-def fingerprint_run(workdir: str | os.PathLike) -> str:
-  """Names a run: its data, its model and its seed.
-
-  Args:
-    workdir: of the run.
-  """
-  config = json.loads((pathlib.Path(workdir) / 'config.json').read_text())
-  about = [
-    saved_encoder.read_fingerprint(workdir),
-    {key: config[key] for key in ('seed', 'model', 'loss', 'optimizer')},
-  ]
-  text = json.dumps(about, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _list_streams(events: str) -> tuple[str, ...]:

@@ -6,16 +6,35 @@ in its manifest which part it has been trained to the end of. Snapshots are
 chosen by these numbers and never by the clock.
 """
 
+import hashlib
+import json
 import os
 import pathlib
 import re
 from collections.abc import Mapping
 
 from genrec_jax.checkpoint import manifest as manifest_lib
+from genrec_jax.checkpoint import position
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.data.part_place import PartPlace
+from genrec_jax.data.ranking import saved_encoder
 
 _NUMBER = re.compile(r'(\d+)$')
+# Sections of a config that change nothing of the weights, or are read apart.
+_NOT_OF_WEIGHTS = (
+  'checkpoint', 'compile_cache', 'data', 'eval', 'parallel', 'predict',
+  'report', 'train',
+)  # fmt: skip
+STATE = position.FILE  # of the iterator of batches, within a checkpoint
+
+
+def name_window(number: int) -> str:
+  """The name of what belongs to a window; names are in the order of numbers.
+
+  >>> name_window(12)
+  'window-0000000012'
+  """
+  return f'window-{number:010d}'
 
 
 def number_window(name: str) -> int:
@@ -49,24 +68,36 @@ class Snapshots:
       workdir: of the run.
     """
     self.workdir = pathlib.Path(workdir)
-    self._known: dict[int, int | None] = {}  # step -> window
+    # Step -> (stamp of its manifest, window): a run may begin anew.
+    self._known: dict[int, tuple[tuple, int | None]] = {}
 
   def list_windows(self) -> dict[int, int]:
     """Window -> the step that has been trained to its end, ascending."""
-    folder = self.workdir / 'checkpoints'
-    steps = manifest_lib.list_steps(folder)
-    known = {step: self._known[step] for step in steps if step in self._known}
-    for step in steps:
-      if step not in known:
-        try:
-          manifest_lib.verify(folder / str(step), quick=True)
-          body = manifest_lib.read(folder / str(step))
-        except CheckpointError:
-          continue  # being written, or removed
-        known[step] = _find_window(body)
+    folder, known = self.workdir / 'checkpoints', {}
+    for step in manifest_lib.list_steps(folder):
+      try:
+        stamp = _stamp(folder / str(step))
+        if step in self._known and self._known[step][0] == stamp:
+          known[step] = self._known[step]
+          continue
+        manifest_lib.verify(folder / str(step), quick=True)
+        body = manifest_lib.read(folder / str(step))
+      except (CheckpointError, OSError):
+        continue  # being written, or removed
+      known[step] = stamp, _find_window(body)
     self._known = known
-    found = {w: step for step, w in known.items() if w is not None}
+    found = {w: step for step, (_, w) in known.items() if w is not None}
     return dict(sorted(found.items()))
+
+  def read_parts(self, step: int) -> dict[str, int]:
+    """Name -> CRC-32 of the parts that the run had taken, the newest ones.
+
+    Args:
+      step: of a checkpoint.
+    """
+    path = self.workdir / 'checkpoints' / str(step) / 'data' / STATE
+    taken = json.loads(path.read_text())['taken']
+    return {name: stamp[2] for name, stamp in taken.items()}
 
   def find_step(self, window: int) -> int | None:
     """The step that has been trained to the end of a window; None for none yet.
@@ -85,9 +116,16 @@ class Snapshots:
       raise ValueError(
         f'{self.workdir} has no checkpoint of window {window} any more, but '
         f'has one of window {later[0]}: let the run keep more of them '
-        '(train.keep_checkpoints), and set checkpoint.at_part_ends'
+        '(train.keep_checkpoints), and set checkpoint.at_part_ends. If the run '
+        'leaves out all rows of that window (data.negatives_kept), there never '
+        'was one: train the teacher on all of them'
       )
     return None
+
+
+def _stamp(step_dir: pathlib.Path) -> tuple:
+  stat = (step_dir / manifest_lib.NAME).stat()
+  return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def _find_window(body: Mapping) -> int | None:
@@ -96,3 +134,21 @@ def _find_window(body: Mapping) -> int | None:
     return None
   place = PartPlace(**said)
   return number_window(place.name) if place.is_end else None
+
+
+def fingerprint_run(workdir: str | os.PathLike) -> str:
+  """Names a run: its data, and all settings that its weights depend on.
+
+  Args:
+    workdir: of the run.
+  """
+  config = json.loads((pathlib.Path(workdir) / 'config.json').read_text())
+  kept = {k: x for k, x in config.items() if k not in _NOT_OF_WEIGHTS}
+  # Where its parts are, and how often it looks for new ones, may change.
+  kept['data'] = {
+    k: x for k, x in config['data'].items() if k not in ('stream', 'cache')
+  }
+  kept['train'] = {'batch_size': config['train']['batch_size']}
+  about = [saved_encoder.read_fingerprint(workdir), kept]
+  text = json.dumps(about, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -319,17 +319,18 @@ def run_plainly(state, task, batches, teacher: DistillSettings):
       rows = lookup.view_tables(student['tables'], task.reads(b))
       net = task.merge_model(student['params'])
       backbone = net.read_backbone(task.inputs(rows, b))
-      hidden, beta = backbone.hidden, teacher.gradient_scale
-      seen = beta * hidden + (1 - beta) * jax.lax.stop_gradient(hidden)
+      hidden = backbone.hidden
 
-      def score(head):
+      def score(head, beta):
+        seen = beta * hidden + (1 - beta) * jax.lax.stop_gradient(hidden)
         head = student['heads'][head]
         return (seen @ head['kernel'] + head['bias'][None])[:, 0]
 
       serving = jnp.mean(h(net.score_backbone(backbone)[:, 0], y))
       scaled = jnp.minimum(teacher.label_scale * p, 1.0)
-      auxiliary = jnp.mean(h(score('head'), scaled))
-      second = jnp.mean(h(score('adapter_head'), fixed))
+      auxiliary = jnp.mean(h(score('head', teacher.gradient_scale), scaled))
+      beta = teacher.adapter_gradient_scale
+      second = jnp.mean(h(score('adapter_head', beta), fixed))
       return serving + teacher.loss_weight * auxiliary + second
 
     value, grads = jax.value_and_grad(loss)(jax.tree.map(jnp.float32, student))
@@ -338,7 +339,12 @@ def run_plainly(state, task, batches, teacher: DistillSettings):
   return student, adapter, curve
 
 
-KNOBS = dict(label_scale=2.0, loss_weight=3.0, gradient_scale=0.5)
+KNOBS = dict(
+  label_scale=2.0,
+  loss_weight=3.0,
+  gradient_scale=0.5,
+  adapter_gradient_scale=2.0,
+)
 
 
 @pytest.mark.usefixtures('optax_promotes')

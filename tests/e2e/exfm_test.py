@@ -111,13 +111,13 @@ def test_a_system_that_is_stopped_and_killed_ends_with_equal_curves(
 ):
   root = tmp_path / 'system'
   driver = start(root)
-  wait_for(driver, root / 'annotated' / 'feed' / 'window-000000.parquet')
+  wait_for(driver, root / 'annotated' / 'feed' / 'window-0000000000.parquet')
   layout = open_layout(root)
   # A student and the service die, and are started again.
   for name in ('feed-adapter', 'service'):
     note = notes.read_note(layout.note(name))
     os.killpg(note.pid, signal.SIGKILL)
-  wait_for(driver, root / 'annotated' / 'feed' / 'window-000001.parquet')
+  wait_for(driver, root / 'annotated' / 'feed' / 'window-0000000001.parquet')
   driver.send_signal(signal.SIGTERM)
   said, _ = driver.communicate(timeout=100)
   assert driver.returncode == 75, said
@@ -129,7 +129,7 @@ def test_a_system_that_is_stopped_and_killed_ends_with_equal_curves(
     assert not notes.is_alive(note, layout.log(name))
   # The driver itself is killed; what it has started saves and ends.
   driver = start(root)
-  wait_for(driver, root / 'annotated' / 'feed' / 'window-000002.parquet')
+  wait_for(driver, root / 'annotated' / 'feed' / 'window-0000000002.parquet')
   driver.kill()
   driver.communicate()
   driver = start(root)

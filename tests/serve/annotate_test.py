@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from genrec_jax import config as config_lib
+from genrec_jax.checkpoint import manifest
 from genrec_jax.data.parquet import pa, pq
 from genrec_jax.data.ranking import drift, drift_files
 from genrec_jax.distill.teacher_store import TeacherStore
@@ -15,10 +16,13 @@ from genrec_jax.serve import annotate
 from genrec_jax.serve.annotator import (
   AnnotateOptions,
   Annotator,
-  fingerprint_run,
 )
 from genrec_jax.serve.scorer import Scorer
-from genrec_jax.serve.snapshots import Snapshots, number_window
+from genrec_jax.serve.snapshots import (
+  Snapshots,
+  fingerprint_run,
+  number_window,
+)
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 from tests.distill import kills
@@ -229,7 +233,7 @@ def test_a_teacher_that_knows_an_id_is_refused(done, monkeypatch):
   folder, _ = done
   service = Annotator(options_of(folder, 'again'))
   service._taught_ids[-1] = pq.read_table(
-    folder / 'out' / 'teacher' / 'window-000001.parquet'
+    folder / 'out' / 'teacher' / 'window-0000000001.parquet'
   )['example_id'].to_numpy()
   with pytest.raises(AssertionError, match='has examples of window -1'):
     service.run()
@@ -339,3 +343,87 @@ def test_a_unit_that_is_missing_before_the_end_is_named(
   unit = int(missing[-1])
   with pytest.raises(ValueError, match=f'unit {unit} is not whole'):
     Annotator(options).run()
+
+
+def test_a_teacher_that_has_read_other_parts_is_refused(done, tmp_path):
+  """As one of other windows, or one that has seen what is to come."""
+  folder, _ = done
+  shutil.copytree(folder / 'teacher', tmp_path / 'teacher')
+  steps = Snapshots(tmp_path / 'teacher')
+  step = steps.list_windows()[0]
+  assert [*steps.read_parts(step)] == ['window-0000000000.parquet']
+  state = (
+    tmp_path / 'teacher' / 'checkpoints' / str(step) / 'data'
+    / 'process_0-of-1.json'
+  )  # fmt: skip
+  text = state.read_text()
+  crc = str(steps.read_parts(step)['window-0000000000.parquet'])
+  for number, other in enumerate(
+    (
+      text.replace('0000000000', '0000000001'),
+      text.replace(crc, '1' * len(crc)),
+    )
+  ):
+    state.write_text(other)
+    options = options_of(folder, f'other{number}')
+    options = AnnotateOptions(
+      **vars(options) | {'teacher': str(tmp_path / 'teacher')}
+    )
+    with pytest.raises(
+      ValueError, match='has been trained on window-000000000'
+    ):
+      Annotator(options).run()
+
+
+def test_times_before_zero_are_refused(done, tmp_path):
+  folder, _ = done
+  shutil.copytree(folder / 'events', tmp_path / 'events')
+  for name in STREAMS:
+    path = tmp_path / 'events' / name / 'impressions-000000.parquet'
+    table = pq.read_table(path)
+    at = table.column_names.index('time')
+    early = pa.array(table['time'].to_numpy() - 1_000)
+    pq.write_table(table.set_column(at, 'time', early), path)
+  options = options_of(folder, 'early', events=str(tmp_path / 'events'))
+  with pytest.raises(ValueError, match='times are whole seconds, 0 or more'):
+    Annotator(options).run()
+
+
+def test_a_window_without_examples_leaves_the_teacher_of_before(done, tmp_path):
+  """Window 3 is scored behind window 1 where there is no window 2."""
+  folder, _ = done
+  service = Annotator(options_of(folder))
+  notes = {k: v for k, v in service._parts.notes.items() if '0002' not in k}
+  service._parts = type('Parts', (), {'notes': notes})()
+  assert service._find_source(3) == (1,)
+  assert service._find_source(4) == (3,)
+  assert service._find_source(0) is None
+
+
+def test_the_times_of_all_that_a_teacher_has_read_count(done):
+  folder, _ = done
+  service = Annotator(options_of(folder))
+  notes = {'teacher/window-0000000001.parquet': {'first': 0, 'last': 310}}
+  service._parts = type('Parts', (), {'notes': notes})()
+  service._taught_ids = {}
+  table = pa.table({'example_id': [1], 'time': [310]})
+  window = type('Window', (), {'table': table, 'number': 3})()
+  with pytest.raises(AssertionError, match='examples of time 310'):
+    service._check_age(window, 1)
+  service._check_age(window, 0)
+
+
+def test_a_checkpoint_within_a_part_is_no_snapshot(done, tmp_path):
+  folder, _ = done
+  shutil.copytree(folder / 'teacher', tmp_path / 'teacher')
+  snapshots = Snapshots(tmp_path / 'teacher')
+  windows = snapshots.list_windows()
+  step_dir = tmp_path / 'teacher' / 'checkpoints' / str(windows[2])
+  body = manifest.read(step_dir)
+  host = body['host'] | {'part': body['host']['part'] | {'used': 1}}
+  keep = {k: body[k] for k in ('tree', 'data') if k in body}
+  manifest.write(step_dir, windows[2], host=host, **keep)
+  # Also one that has looked before: the run may have begun anew.
+  assert snapshots.list_windows() == {
+    w: step for w, step in windows.items() if w != 2
+  }

@@ -338,7 +338,7 @@ def _count_shared(layout: Layout, student: Student) -> int:
     if other != student
   ]
   for part in read_parts(layout.annotated / student.name, label):
-    file = f'window-{part.window:06d}.parquet'
+    file = f'window-{part.window:010d}.parquet'
     paths = [folder / file for folder in folders if (folder / file).exists()]
     ids = [
       pq.read_table(path, columns=['example_id'])['example_id'].to_numpy()

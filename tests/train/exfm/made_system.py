@@ -64,7 +64,7 @@ def _write_parts(layout: commands.Layout, rng) -> dict[str, list[int]]:
       scores = Scores(
         window.example_id, window.time, score[:, None], step, k - 1
       )
-      store.append(f'window-{k:06d}', scores)
+      store.append(f'window-{k:010d}', scores)
     owned = {s.name: s.segments for s in layout.settings.students}
     for name, segments in {'teacher': range(3), **owned}.items():
       keep = np.isin(window.segment, segments)
@@ -73,7 +73,7 @@ def _write_parts(layout: commands.Layout, rng) -> dict[str, list[int]]:
       pq.write_table(table, sink)
       notes_of = {'rows': len(table), 'scored': k > 0}
       content = sink.getvalue().to_pybytes()
-      parts[f'{name}/window-{k:06d}.parquet'] = Part(content, notes_of)
+      parts[f'{name}/window-{k:010d}.parquet'] = Part(content, notes_of)
       rows.setdefault(name, []).append(len(table))
   facts = dict(
     examples=sum(rows['teacher']), rows=sum(map(sum, rows.values())),

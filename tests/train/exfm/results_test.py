@@ -37,7 +37,7 @@ def entropy(p):
 
 
 def read_part(layout, stream, k):
-  return pq.read_table(layout.annotated / stream / f'window-{k:06d}.parquet')
+  return pq.read_table(layout.annotated / stream / f'window-{k:010d}.parquet')
 
 
 def read_lines(workdir):

@@ -179,7 +179,7 @@ def test_the_status_counts_windows(fake):
         (layout.events / name / f'{kind}-{k:06d}.parquet').touch()
   (layout.events / 'video' / 'labels-000002.parquet').unlink()
   (layout.annotated / 'feed').mkdir(parents=True)
-  (layout.annotated / 'feed' / 'window-000000.parquet').touch()
+  (layout.annotated / 'feed' / 'window-0000000000.parquet').touch()
   student, method = next(layout.settings.runs())
   workdir = layout.student(student, method)
   workdir.mkdir(parents=True)
