@@ -35,8 +35,9 @@ def finish(
   columns: Sequence[str],
   notes: Sequence[str] = (),
   merge: bool = True,
+  digits: int = 5,
 ) -> None:
-  """Prints `columns` of the rows, and writes the rows.
+  """Prints `columns` of the rows, and writes the rows, in so many digits.
 
   With `merge` a row replaces the one of the same `case` in the file and the
   others stay, so that one case can be measured again.
@@ -47,7 +48,7 @@ def finish(
     return
   path = result.write(
     name,
-    [_short(row) for row in rows],
+    [_short(row, digits) for row in rows],
     notes=list(notes),
     merge=merge,
     results=args.results or result.RESULTS,
@@ -98,8 +99,9 @@ def _text(value: object) -> str:
   return str(value)
 
 
-def _short(row: Mapping) -> dict:
-  """Measured numbers with five digits: more would be noise."""
+def _short(row: Mapping, digits: int) -> dict:
+  """Measured numbers with a few digits: more would be noise."""
   return {
-    k: float(f'{v:.5g}') if isinstance(v, float) else v for k, v in row.items()
+    k: float(f'{v:.{digits}g}') if isinstance(v, float) else v
+    for k, v in row.items()
   }

@@ -35,7 +35,9 @@ def list_cases() -> list[tuple[str, tuple[float, float], dict]]:
     cases.append(('head', rates, dict(gradient_scale=w)))
   for rates, w in itertools.product(RATES[:2], WEIGHTS[:2]):
     for kind in ('residual', 'probability'):
-      knobs = dict(gradient_scale=w, adapter_input=kind)
+      knobs = dict(
+        gradient_scale=w, adapter_gradient_scale=w, adapter_input=kind
+      )
       cases.append(('adapter', rates, knobs))
     for scale in (2.0, 5.0):
       cases.append(('head', rates, dict(gradient_scale=w, label_scale=scale)))
@@ -102,7 +104,7 @@ def save(args: argparse.Namespace, rows: Mapping[str, Mapping]) -> None:
     mean['core_s'] = float(np.mean([row['core_s'] for row in same]))
     means.append(mean)
   means.sort(key=lambda row: row['ne'])
-  cli.finish(args, 'exfm_search', [*means, *own], COLUMNS, NOTES)
+  cli.finish(args, 'exfm_search', [*means, *own], COLUMNS, NOTES, digits=9)
 
 
 if __name__ == '__main__':

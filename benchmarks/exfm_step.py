@@ -61,9 +61,11 @@ def main(argv: list[str] | None = None) -> None:
   rows = []
   for part in ('loop', 'step'):
     times = {kind: [] for kind in KINDS}
+    order = list(KINDS)
     for _ in range(turns):
-      for kind, side in sides.items():
-        times[kind].append(side.time_steps(part))
+      for kind in order:
+        times[kind].append(sides[kind].time_steps(part))
+      order = [*order[1:], order[0]]  # nobody is always the first
     rows += [describe(part, kind, times) for kind in KINDS]
   teacher = count_shapes(world.folder / 'teachers' / Teacher().name)
   for row in rows:

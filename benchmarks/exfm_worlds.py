@@ -15,6 +15,7 @@ scores.
 
 import dataclasses
 import functools
+import json
 import math
 import pathlib
 import shutil
@@ -82,6 +83,15 @@ class World:
       log: the stream.
     """
     self.folder, self.log = folder, log
+    options = json.loads(json.dumps(dataclasses.asdict(log)))
+    path = folder / 'stream.json'
+    if not path.exists():
+      folder.mkdir(parents=True, exist_ok=True)
+      path.write_text(json.dumps(options, indent=1) + '\n')
+    if json.loads(path.read_text()) != options:
+      raise ValueError(
+        f'{folder} was made of another stream ({path.name}): use another --runs'
+      )
 
   def list_parts(self, segment: int = EVERYTHING) -> pathlib.Path:
     """The directory of labelled parts of a segment, or of all."""
@@ -99,6 +109,7 @@ class World:
       with config.model.ignore_type():
         config.model[key] = value
     self._set_stream(config, self.list_parts(teacher.segment))
+    config.seed = self.log.seed
     config.checkpoint.at_part_ends = True
     config.train.keep_checkpoints = self.log.windows + 1
     train(config, workdir)
@@ -258,6 +269,11 @@ def train(config, workdir: pathlib.Path) -> None:
   """Trains to the end of the parts, unless that was done."""
   ended = workdir / 'ended.txt'
   if ended.exists():
+    saved = config_lib.read_config(workdir / 'config.json')
+    if why := config_lib.describe_differences(saved, config, ('train',)):
+      raise ValueError(
+        f'{workdir} is a run of another config: {"; ".join(why)}'
+      )
     return
   is_whole = not workdir.exists()  # otherwise some of it was done before
   begun = time.process_time()

@@ -24,6 +24,7 @@ RULES = {
   'data.drift.pair_share': _SHARE,
   'data.drift.rate': number(above=0, below=1),
   'data.drift.rate_spread': _ZERO_OR_MORE,
+  'data.drift.rate_half_life': _ZERO_OR_MORE,
   'data.drift.delay': _ZERO_OR_MORE,
   'data.drift.lost': _SHARE,
   'data.drift.seed': whole(0, 2**63 - 1),

@@ -192,6 +192,9 @@ def ranking() -> ConfigDict:
           'rate': 0.02,  # The expected share of clicks.
           # Deviation of the mean logits of segments, which drift too.
           'rate_spread': 0.3,
+          # Windows after which half of their correlation is left; 0 is
+          # half_life.
+          'rate_half_life': 0.0,
           # Mean windows between a row and the arrival of its label, for files
           # of events.
           'delay': 0.5,

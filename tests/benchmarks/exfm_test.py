@@ -82,8 +82,8 @@ def test_means_are_paired_by_seed():
   assert means['one_head']['gain_%'] == pytest.approx(4.5)
   assert means['head']['gain_%'] == pytest.approx(7.5)
   assert means['head']['step_%'] == pytest.approx((0 + 6.25) / 2)
-  # Of the gain of the teacher, a quarter and then nine tenths.
-  assert means['head']['transfer'] == pytest.approx((0.25 + 0.9) / 2)
+  # The teacher is ahead by .2 and .1, of which .05 and .09 are reached.
+  assert means["head"]["transfer"] == pytest.approx((0.05 + 0.09) / (0.2 + 0.1))
   assert 'gain_%' not in means['none']
   json.dumps(list(means.values()))
 

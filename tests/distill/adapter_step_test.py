@@ -1,4 +1,4 @@
-"""The step of the adapter, where little is annotated or a batch is in parts."""
+"""The step of the adapter on parts of a batch, priors, what is refused."""
 
 import dataclasses
 
@@ -174,3 +174,10 @@ def test_what_is_no_probability_stops_a_run(wrong):
   found = task.loss(params, rows, b, jax.random.key(0), aux=aux)
   assert np.isnan(found['teacher/score'][0])
   assert np.isnan(found['loss'][0])
+
+
+@pytest.mark.parametrize('model', ['lr', 'fm'])
+def test_models_without_a_hidden_layer_take_no_head(model):
+  with pytest.raises(ValueError, match=f"model.name='{model}' has none"):
+    heads_test.task_of('head', model)
+  assert heads_test.task_of('one_head', model).init_aux(jax.random.key(0)) == {}

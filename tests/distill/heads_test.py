@@ -469,13 +469,6 @@ def test_the_residual_adapter_begins_with_the_score():
   assert_close(jax.nn.sigmoid(logits), scores)
 
 
-@pytest.mark.parametrize('model', ['lr', 'fm'])
-def test_models_without_a_hidden_layer_take_no_head(model):
-  with pytest.raises(ValueError, match=f"model.name='{model}' has none"):
-    task_of('head', model)
-  assert task_of('one_head', model).init_aux(jax.random.key(0)) == {}
-
-
 def test_heads_are_sites_of_products():
   sites = task_of('adapter').sites
   for name in ('head', 'adapter_head', 'adapter/linear_0', 'adapter/out'):

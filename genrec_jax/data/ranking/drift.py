@@ -67,6 +67,7 @@ class DriftLog:
       are pairs.
     rate: expected share of clicks.
     rate_spread: deviation of the mean logits of segments, which drift too.
+    rate_half_life: their half-life; 0 is `half_life`.
     delay: mean windows between a row and its label, exponential.
     lost: share of the clicks whose label never arrives.
     seed: of everything.
@@ -90,6 +91,7 @@ class DriftLog:
   pair_share: float = 0.3
   rate: float = 0.02
   rate_spread: float = 0.3
+  rate_half_life: float = 0.0
   delay: float = 0.5
   lost: float = 0.0
   seed: int = 0
@@ -108,6 +110,7 @@ class DriftLog:
       ('width', 1),
       ('signal', 0),
       ('rate_spread', 0),
+      ('rate_half_life', 0),
       ('delay', 0),
       ('seed', 0),
     ):
@@ -336,12 +339,13 @@ class DriftStream:
       return Processes(born, base, common, own, left, right)
     # What is kept of the last window; of a value that begins anew, nothing.
     rest = 0.5 ** (1 / log.half_life)
+    slow = 0.5 ** (1 / (log.rate_half_life or log.half_life))
     keep = np.where(reborn | (jumped & (jump < log.jumps)), 0.0, rest)
     firsts = [a for a, _ in self.pairs]
     seconds = [b for _, b in self.pairs]
     return Processes(
       np.where(reborn, k, last.born),
-      _blend(last.base, base, np.float64(rest)),
+      _blend(last.base, base, np.float64(slow)),
       _blend(last.common, common, keep),
       _blend(last.own, own, keep),
       _blend(last.left, left, keep[firsts, :, None]),

@@ -24,7 +24,7 @@ from genrec_jax.train.exfm.commands import (
   list_processes,
   load_config,
 )
-from genrec_jax.train.exfm.settings import Record, check_config
+from genrec_jax.train.exfm.settings import TEACHER, Record, check_config
 from genrec_jax.train.exfm.status import Status
 
 _POLL_S = 0.1
@@ -95,6 +95,10 @@ class System:
       interruption.Stopped: a signal came; every process has saved and ended.
     """
     self._layout.log('').parent.mkdir(exist_ok=True)
+    # A run on a directory that is not there ends with an error, and the service
+    # may be killed before it has made any.
+    for name in (TEACHER, *(x.name for x in self._layout.settings.students)):
+      (self._layout.annotated / name).mkdir(parents=True, exist_ok=True)
     for name in self._commands:
       note = notes.read_note(self._layout.note(name))
       if notes.is_alive(note, self._layout.log(name)):

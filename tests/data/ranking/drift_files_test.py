@@ -195,3 +195,15 @@ def test_the_command_explains_itself(tmp_path, capsys):
     [*command, f'--out={tmp_path}', '--rows=0'], capture_output=True, text=True
   )
   assert ended.returncode and 'data.drift.rows must be' in ended.stderr
+
+
+def test_a_label_at_the_border_belongs_to_the_window_that_begins(tmp_path):
+  """Seconds are few here, so that many labels arrive at a border."""
+  log = make_log(window_s=4, rate=0.5)
+  write(log, tmp_path, {'all': (0, 1, 2)})
+  at_border = 0
+  for k in range(log.windows):
+    _, labels = read(tmp_path, 'all', k)
+    assert (labels['time'] // log.window_s == k).all()
+    at_border += int((labels['time'] == k * log.window_s).sum())
+  assert at_border > 10

@@ -371,3 +371,26 @@ def test_a_run_on_the_stream(tmp_path):
     loop.train_and_evaluate(config, tmp_path / 'run', TASK_KINDS)
   report = json.loads((tmp_path / 'run' / 'report.json').read_text())
   assert 0.5 < report['metrics']['test']['ne'] < 3
+
+
+def test_base_rates_may_drift_at_a_pace_of_their_own():
+  """Correlations after four windows, over many segments and values."""
+  log = drift.DriftLog(
+    segments=400, fields=2, values=200, pairs=0, half_life=100.0,
+    rate_half_life=4.0, reborn=0.0,
+  )  # fmt: skip
+  stream = drift.DriftStream(log)
+  before, after = stream.processes(0), stream.processes(4)
+
+  def correlate(a, b):
+    return np.corrcoef(a.reshape(-1), b.reshape(-1))[0, 1]
+
+  assert abs(correlate(before.base, after.base) - 0.5) < 0.12
+  assert abs(correlate(before.own, after.own) - 0.5 ** (4 / 100)) < 0.01
+  # 0 is the half-life of all else.
+  alike = drift.DriftLog(half_life=4.0, rate_half_life=4.0)
+  usual = drift.DriftLog(half_life=4.0)
+  np.testing.assert_array_equal(
+    drift.DriftStream(alike).processes(3).base,
+    drift.DriftStream(usual).processes(3).base,
+  )
