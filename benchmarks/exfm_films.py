@@ -36,23 +36,29 @@ _EDITIONS = {  # directory -> its ratings, and what reads them
 
 @dataclasses.dataclass(frozen=True)
 class FilmLog:
-  """A log of ratings; a `World` reads `windows` and `features`.
+  """A log of ratings; a `World` reads `windows`, `features` and `seed`.
 
   Attributes:
-    path: the directory of an edition, which its name tells.
+    directory: of an edition, which its name tells.
     whole: windows of all ratings.
     share: of the windows, the oldest, that the log has.
+    seed: of the weights of its teachers; the ratings are what they are.
   """
 
-  path: pathlib.Path
+  directory: str
   whole: int = 40
   share: float = 1.0
+  seed: int = 0
 
   def __post_init__(self):
     if self.path.name not in _EDITIONS:
       raise ValueError(
         f'{self.path}: the directory is called {" or ".join(_EDITIONS)}'
       )
+
+  @property
+  def path(self) -> pathlib.Path:
+    return pathlib.Path(self.directory)
 
   @property
   def windows(self) -> int:
@@ -141,7 +147,6 @@ class FilmWorld(World):
     log: FilmLog,
     batch_size: int,
     rate: float,
-    seed: int,
   ):
     """Makes nothing yet.
 
@@ -150,10 +155,9 @@ class FilmWorld(World):
       log: the ratings.
       batch_size: of teacher and students.
       rate: of the teacher.
-      seed: of the teacher's weights.
     """
     super().__init__(folder, log)
-    self.batch_size, self.rate, self.seed = batch_size, rate, seed
+    self.batch_size, self.rate = batch_size, rate
 
   def _set_stream(self, config, parts: pathlib.Path) -> None:
     super()._set_stream(config, parts)
@@ -162,7 +166,6 @@ class FilmWorld(World):
     config.loss.prior = ()  # that of the generated stream; half are liked here
     config.train.batch_size = self.batch_size
     # `train_student` sets others behind this.
-    config.seed = self.seed
     config.optimizer.learning_rate = self.rate
     config.optimizer.rows.learning_rate = self.rate
 

@@ -60,19 +60,23 @@ BATCH = 64  # of MovieLens, whose windows have 2,500 ratings
 # Chosen by benchmarks/exfm_public_search.py.
 TEACHER, TEACHER_RATE = Teacher('small'), 3e-3
 KNOBS = {
-  'movielens': {
+  'movielens/100k': {
     'none': dict(rate=1e-3),
     'one_head': dict(rate=3e-3, loss_weight=4.0),
     'head': dict(rate=3e-3, gradient_scale=4.0),
-    'adapter': dict(rate=3e-3, gradient_scale=4.0, adapter_input='residual'),
+    'adapter': dict(rate=3e-3, gradient_scale=4.0),
+  },
+  'movielens/latest': {
+    'none': dict(rate=3e-3),
+    'one_head': dict(rate=3e-3, loss_weight=1.0),
+    'head': dict(rate=3e-3, gradient_scale=4.0),
+    'adapter': dict(rate=3e-3, gradient_scale=1.0),
   },
   'frappe': {
     'none': dict(table_l2=0.05),
     'one_head': dict(table_l2=0.05, loss_weight=1.0),
     'head': dict(table_l2=0.05, gradient_scale=4.0),
-    'adapter': dict(
-      table_l2=0.05, gradient_scale=4.0, adapter_input='residual'
-    ),
+    'adapter': dict(table_l2=0.05, gradient_scale=4.0),
   },
 }
 NOTES = (
@@ -110,6 +114,15 @@ class Case:
   def data(self) -> str:
     """'movielens' or 'frappe'."""
     return name_data(self.group)
+
+  @property
+  def stream(self) -> str:
+    """The group without its segment.
+
+    >>> Case('movielens/100k/segment2', 'head').stream
+    'movielens/100k'
+    """
+    return self.group.partition('/segment')[0]
 
   @property
   def edition(self) -> str:
@@ -247,12 +260,10 @@ def invent_data(args: argparse.Namespace) -> str:
   return str(folder)
 
 
-def make_log(
-  args: argparse.Namespace, edition: str, share: float = 1.0
-) -> FilmLog:
+def make_log(args: argparse.Namespace, edition: str, **options) -> FilmLog:
   """An edition of MovieLens."""
-  path = pathlib.Path(args.data) / EDITIONS[edition]
-  return FilmLog(path, 4 if args.smoke else 40, share)
+  path = pathlib.Path(args.data).resolve() / EDITIONS[edition]
+  return FilmLog(str(path), 4 if args.smoke else 40, **options)
 
 
 def make_folds(args: argparse.Namespace) -> Folds:
@@ -268,8 +279,8 @@ def make_folds(args: argparse.Namespace) -> Folds:
 def make_world(args: argparse.Namespace, case: Case, seed: int) -> FilmWorld:
   """The stream of a case, with its teacher."""
   folder = pathlib.Path(args.runs) / 'movielens' / case.edition / f'seed{seed}'
-  log = make_log(args, case.edition)
-  return FilmWorld(folder, log, BATCH, TEACHER_RATE, seed)
+  log = make_log(args, case.edition, seed=seed)
+  return FilmWorld(folder, log, BATCH, TEACHER_RATE)
 
 
 def measure_films(args: argparse.Namespace, case: Case, seed: int) -> dict:
@@ -277,7 +288,8 @@ def measure_films(args: argparse.Namespace, case: Case, seed: int) -> dict:
   world = make_world(args, case, seed)
   parts = world.annotate(case.segment, TEACHER, 0)
   name = f'segment{case.segment}_{case.method}'
-  found = train_films(world, case, name, seed, KNOBS['movielens'][case.method])
+  knobs = KNOBS[case.stream][case.method]
+  found = train_films(world, case, name, seed, knobs)
   store = world.score(TEACHER, 0)
   return about(case, seed) | {
     'teacher_ne': exfm_worlds.measure_teacher(store, parts)
@@ -288,13 +300,11 @@ def train_films(
   world: FilmWorld, case: Case, name: str, seed: int, knobs: Mapping
 ) -> dict:
   """What a student on MovieLens reaches, trained unless that was done."""
-  rates, knobs = (knobs['rate'],) * 2, {**knobs}
-  del knobs['rate']
+  distill = set_method(case.method, knobs)
+  rates = (distill.pop('rate'),) * 2
   parts = world.annotate(case.segment, TEACHER, 0)
   labels = exfm_worlds.read_labels(world.list_parts(case.segment))
-  workdir = world.train_student(
-    name, 'dlrm', parts, seed, rates, method=case.method, **knobs
-  )
+  workdir = world.train_student(name, 'dlrm', parts, seed, rates, **distill)
   found = exfm_worlds.measure_student(workdir, labels)
   return {
     'ne': found['ne'],
@@ -305,6 +315,19 @@ def train_films(
     'pieces_rows': labels.rows.tolist(),
     'core_s': found['core_s'],
   }
+
+
+def set_method(method: str, knobs: Mapping) -> dict:
+  """Keys of the section `distill`, and knobs that are none of it.
+
+  >>> set_method('head', {'rate': 0.1, 'gradient_scale': 4.0})
+  {'method': 'head', 'rate': 0.1, 'gradient_scale': 4.0}
+  """
+  found = {'method': method, **knobs}
+  if method == 'adapter':  # both heads flow into the model as strongly
+    found['adapter_gradient_scale'] = knobs['gradient_scale']
+    found['adapter_input'] = 'residual'
+  return found
 
 
 def measure_fold(args: argparse.Namespace, fold: int) -> dict:
@@ -330,9 +353,9 @@ def read_metrics(report: Mapping) -> dict[str, float]:
 def measure_frappe(args: argparse.Namespace, case: Case, seed: int) -> dict:
   """The row of a run on Frappe, trained unless it has ended."""
   folds = make_folds(args)
-  knobs = KNOBS['frappe'][case.method]
+  knobs = KNOBS[case.stream][case.method]
   workdir = folds.train_student(
-    f'{case.method}_seed{seed}', seed, method=case.method, **knobs
+    f'{case.method}_seed{seed}', seed, **set_method(case.method, knobs)
   )
   metrics = read_metrics(runs.read_report(workdir))
   losses, counts = folds.measure_pieces(workdir)

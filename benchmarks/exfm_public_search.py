@@ -2,10 +2,11 @@
 
   python -m benchmarks.exfm_public_search --runs DIR --data DIR
 
-movielens  the first half of the windows of MovieLens 100K, of which the second
+movielens  the first half of the windows of each edition, of which the second
            half is measured: the second quarter of all, and none of those that
-           benchmarks/exfm_public.py measures. `ne` of the teacher is that of
-           its scores of one segment, of a student that of this segment.
+           benchmarks/exfm_public.py measures. `ne` of the teacher, which is
+           chosen on 100K for both, is that of its scores of one segment, of a
+           student that of this segment.
 frappe     validation AUC, which also chooses the epoch of each run.
 
 One seed, which is not used there. The best of each method is what
@@ -28,16 +29,17 @@ NOTES = ('The seed is that of this search alone.',)
 
 def list_tries() -> list[tuple[Case, dict]]:
   """(case, knobs); of MovieLens the students of one segment."""
-  films = 'movielens/100k/segment1'
   found = [
-    (Case(films, 'teacher'), dict(size=size, rate=rate))
+    (Case('movielens/100k/segment1', 'teacher'), dict(size=size, rate=rate))
     for rate in (1e-3, 3e-3)
     for size in ('small', 'medium')
   ]
-  found += [(Case(films, 'none'), dict(rate=x)) for x in (1e-3, 3e-3, 1e-2)]
-  for rate, weights in ((3e-3, (1.0, 4.0, 16.0)), (1e-3, (4.0,))):
-    for w in weights:
-      found += list_methods(films, w, rate=rate)
+  for edition in exfm_public.EDITIONS:
+    films = f'movielens/{edition}/segment1'
+    found += [(Case(films, 'none'), dict(rate=x)) for x in (1e-3, 3e-3, 1e-2)]
+    for rate, weights in ((3e-3, (1.0, 4.0, 16.0)), (1e-3, (4.0,))):
+      for w in weights:
+        found += list_methods(films, w, rate=rate)
   for table_l2 in (0.02, 0.05, 0.1):
     found.append((Case('frappe', 'none'), dict(table_l2=table_l2)))
   for table_l2 in (0.05, 0.1):
@@ -52,7 +54,7 @@ def list_methods(group: str, weight: float, **knobs) -> list[tuple[Case, dict]]:
   return [
     (Case(group, 'one_head'), knobs | dict(loss_weight=weight)),
     (Case(group, 'head'), beta),
-    (Case(group, 'adapter'), beta | dict(adapter_input='residual')),
+    (Case(group, 'adapter'), beta),
   ]
 
 
@@ -95,7 +97,7 @@ def measure(args: argparse.Namespace, case: Case, knobs: Mapping) -> dict:
   name = 'search_' + name.replace(' ', '_')
   if case.data == 'frappe':
     workdir = exfm_public.make_folds(args).train_student(
-      name, SEED, method=case.method, **knobs
+      name, SEED, **exfm_public.set_method(case.method, knobs)
     )
     found = exfm_public.read_metrics(runs.read_report(workdir))
     kept = ('valid_auc', 'valid_logloss', 'core_s')
@@ -116,10 +118,8 @@ def measure(args: argparse.Namespace, case: Case, knobs: Mapping) -> dict:
 def make_world(args: argparse.Namespace, case: Case, rate: float) -> FilmWorld:
   """The first half of the stream of a case, and a teacher of a rate."""
   folder = pathlib.Path(args.runs) / 'movielens' / case.edition / f'seed{SEED}'
-  log = exfm_public.make_log(args, case.edition, share=0.5)
-  return FilmWorld(
-    folder / f'teacher_{rate}', log, exfm_public.BATCH, rate, SEED
-  )
+  log = exfm_public.make_log(args, case.edition, share=0.5, seed=SEED)
+  return FilmWorld(folder / f'teacher_{rate}', log, exfm_public.BATCH, rate)
 
 
 def finish(args: argparse.Namespace, rows: Mapping[str, Mapping]) -> None:

@@ -83,7 +83,7 @@ class World:
       log: the stream.
     """
     self.folder, self.log = folder, log
-    options = json.loads(json.dumps(dataclasses.asdict(log)))
+    options = json.loads(json.dumps(dataclasses.asdict(log), default=str))
     path = folder / 'stream.json'
     if not path.exists():
       folder.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ class World:
       with config.model.ignore_type():
         config.model[key] = value
     self._set_stream(config, self.list_parts(teacher.segment))
-    config.seed = self.log.seed
+    config.seed = getattr(self.log, 'seed', 0)
     config.checkpoint.at_part_ends = True
     config.train.keep_checkpoints = self.log.windows + 1
     train(config, workdir)
@@ -186,6 +186,8 @@ class World:
       name: {'kind': 'categorical'} for name in self.log.features
     }
     data.stream.update(directory=str(parts), poll_s=0.1)
+    data.split.update(valid_fraction=0.0, test_fraction=0.0)
+    config.eval.splits = ()
     config.train.update(steps=0, log_every=10**9)
     config.eval.progressive_windows = 'part'
 

@@ -12,7 +12,6 @@ Variants: the models dlrm (the default), dcn, deepfm; smoke.
 """
 
 from genrec_jax import config as config_lib
-from genrec_jax.config.drifting_stream import set_drifting_stream
 
 MODELS = {
   'dlrm': dict(dim=8, top=(32,)),
@@ -26,7 +25,7 @@ def get_config(arg=None):
   (model,) = variants - {'smoke'} or {'dlrm'}
   config = config_lib.ranking()
   config.model = getattr(config_lib, model)(**MODELS[model])
-  set_drifting_stream(config)
+  config_lib.set_drifting_stream(config)
   # The true probability stands for the score, and every example has one.
   config.data.extras = {'teacher': {'kind': 'float', 'column': 'probability'}}
   config.distill.update(

@@ -12,7 +12,6 @@ Two million rows take about 50 core-seconds on a CPU. Variant: smoke.
 """
 
 from genrec_jax import config as config_lib
-from genrec_jax.config.drifting_stream import set_drifting_stream
 
 
 def get_config(arg=None):
@@ -29,7 +28,7 @@ def get_config(arg=None):
     fmb_hidden=(64,),
     top=(64,),
   )
-  set_drifting_stream(config)
+  config_lib.set_drifting_stream(config)
   config.optimizer.learning_rate = 1e-3
   config.optimizer.rows.learning_rate = 1e-3
   return config_lib.ranking_smoke(config) if 'smoke' in variants else config

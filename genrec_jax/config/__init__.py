@@ -11,6 +11,7 @@ from genrec_jax.config.comparison import (
   read_config,
   use_new_names,
 )
+from genrec_jax.config.drifting_stream import set_drifting_stream
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.files import (
   describe_configs,
@@ -78,6 +79,7 @@ __all__ = [
   'request_smoke',
   'retrieval',
   'sasrec',
+  'set_drifting_stream',
   'save',
   'set_model',
   'smoke',

@@ -6,6 +6,8 @@ from ml_collections import ConfigDict
 def set_drifting_stream(config: ConfigDict) -> ConfigDict:
   """Trains a ranking model on the stream `drift`, in one pass and in its order.
 
+  The last windows are left for evaluations.
+
   Args:
     config: of a ranking experiment, changed in place.
   """
@@ -18,12 +20,10 @@ def set_drifting_stream(config: ConfigDict) -> ConfigDict:
   # a hash.
   data.oov, data.hash_rows = 'hash', 4096
   data.train_unseen, data.init_std = 0.0, 0.01
-  data.split.update(valid_fraction=0.0, test_fraction=0.0)
   data.stream.pattern = '*.parquet'
   config.loss.prior = (data.drift.rate,)
   config.optimizer.rows.name = 'adam'
   config.train.update(batch_size=1024, epochs=1, shuffle=False, log_every=50)
-  config.eval.splits = ()
   config.eval.progressive = 'window'
   config.report.importance_rows = 0
   return config

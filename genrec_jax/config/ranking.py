@@ -292,6 +292,7 @@ def ranking_smoke(config: ConfigDict) -> ConfigDict:
   if config.data.name != 'drift':  # whose columns are those of before
     _use_clicks(config.data)
   config.data.drift.update(windows=6, rows=500, values=20)
+  config.loss.prior = ()  # of other data
   shrink_ranker(config.model)
   config.train.batch_size = 128
   config.train.steps = 16

@@ -55,11 +55,12 @@ def test_windows_of_ratings_are_scored_before_they_are_learned(
   about = found['movielens/latest/data']
   assert about['known_of_last_tenth_%'] == 0 and about['rows'] == 2400
 
-  log = exfm_films.FilmLog(runs / 'made_up' / 'ml-latest-small', 4)
+  path = (runs / 'made_up' / 'ml-latest-small').resolve()
+  log = exfm_films.FilmLog(str(path), 4, seed=1)
   times = np.concatenate([x['time'].to_numpy() for x in log.list_windows()])
   np.testing.assert_array_equal(times, np.arange(2400))
   world = exfm_films.FilmWorld(
-    runs / 'movielens' / 'latest' / 'seed1', log, 1, 1.0, 1
+    runs / 'movielens' / 'latest' / 'seed1', log, 1, 1.0
   )
   for scores in world.score(exfm_public.TEACHER, 0).iterate():
     window = scores.time // 600
@@ -201,12 +202,11 @@ def test_every_try_has_a_name_and_every_method_knobs():
   cases = exfm_public.list_cases()
   assert len({case.name for case in cases}) == len(cases)
   # What is measured was tried.
-  for data, methods in exfm_public.KNOBS.items():
-    for method, knobs in methods.items():
-      assert any(
-        (case.data, case.method, own) == (data, method, knobs)
-        for case, own in tries
-      )
+  for case in cases:
+    knobs = exfm_public.KNOBS[case.stream][case.method]
+    assert (case.stream, case.method, knobs) in [
+      (tried.stream, tried.method, own) for tried, own in tries
+    ]
   taught = dict(size=exfm_public.TEACHER.size, rate=exfm_public.TEACHER_RATE)
   assert ('teacher', taught) in [(case.method, own) for case, own in tries]
   assert exfm_public_search.SEED not in exfm_public.SEEDS
@@ -215,7 +215,8 @@ def test_every_try_has_a_name_and_every_method_knobs():
 def test_the_search_sees_nothing_of_what_is_measured(tmp_path):
   path = tmp_path / 'ml-latest-small'
   exfm_films.invent_films(path)
-  whole, half = exfm_films.FilmLog(path, 4), exfm_films.FilmLog(path, 4, 0.5)
+  whole = exfm_films.FilmLog(str(path), 4)
+  half = exfm_films.FilmLog(str(path), 4, 0.5)
   assert half.windows == 2
   assert [x.equals(y) for x, y in zip(
     half.list_windows(), whole.list_windows(), strict=False
@@ -249,7 +250,7 @@ def test_of_movielens_most_users_are_new(name, rows, known):
   path = DATA / name
   if not path.exists():
     pytest.skip(f'{path} is not under GENREC_DATA or ../shared/data')
-  about = exfm_films.FilmLog(path).describe()
+  about = exfm_films.FilmLog(str(path)).describe()
   assert about['rows'] == rows
   assert about['known_of_last_tenth_%'] == pytest.approx(known, abs=0.02)
   assert min(about['segment_rows']) > 25_000
