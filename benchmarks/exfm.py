@@ -43,7 +43,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from scipy import stats
 
-from benchmarks import cli, exfm_worlds
+from benchmarks import cli, exfm_worlds, runs
 from benchmarks.exfm_worlds import Teacher, World
 from genrec_jax.data.ranking import drift
 
@@ -293,20 +293,16 @@ def drop_checkpoints(args, world: World, case: Case) -> None:
 
 def average(rows: Iterable[Mapping]) -> list[dict]:
   """A mean over seeds for each case, and what it gains."""
-  by_case: dict[str, dict[int, Mapping]] = {}
-  for row in rows:
-    by_case.setdefault(row['of'], {})[row['seed']] = row
+  by_case = runs.group_by_seed(rows)
   found, before = [], {}
   for name, of in by_case.items():
     first = next(iter(of.values()))
     group, method = first['group'], first['method']
     mean = {'case': name, 'kind': 'mean', 'seeds': len(of)}
     mean |= {'group': group, 'method': method}
-    for key in ('ne', 'auc', 'calibration', 'teacher_ne', 'floor', 'core_s'):
+    for key in ('auc', 'calibration', 'teacher_ne', 'floor', 'core_s'):
       mean[key] = float(np.mean([row[key] for row in of.values()]))
-    if len(of) > 1:
-      nes = [row['ne'] for row in of.values()]
-      mean['ne_std'] = float(np.std(nes, ddof=1))
+    mean |= runs.over_seeds('ne', [row['ne'] for row in of.values()])
     plain = by_case.get(f'{group}/none', {})
     if method != 'none':
       both = [(of[s], plain[s]) for s in of if s in plain]

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from benchmarks import cli, exfm, exfm_worlds
+from benchmarks import cli, exfm, exfm_worlds, runs
 from benchmarks.exfm_worlds import Teacher
 
 COLUMNS = ('case', 'seeds', 'ne', 'ne_std', 'core_s')
@@ -91,16 +91,12 @@ def measure(
 
 def save(args: argparse.Namespace, rows: Mapping[str, Mapping]) -> None:
   own = [row for row in rows.values() if row['kind'] == 'run']
-  by_case: dict[str, list[Mapping]] = {}
-  for row in own:
-    by_case.setdefault(row['of'], []).append(row)
   means = []
-  for of, same in by_case.items():
-    nes = [row['ne'] for row in same]
+  for of, by_seed in runs.group_by_seed(own).items():
+    same = [*by_seed.values()]
     mean = {'case': of, 'kind': 'mean', 'seeds': len(same)}
-    mean |= {'ne': float(np.mean(nes)), 'method': same[0]['method']}
-    if len(nes) > 1:
-      mean['ne_std'] = float(np.std(nes, ddof=1))
+    mean |= runs.over_seeds('ne', [row['ne'] for row in same])
+    mean['method'] = same[0]['method']
     mean['core_s'] = float(np.mean([row['core_s'] for row in same]))
     means.append(mean)
   means.sort(key=lambda row: row['ne'])

@@ -28,7 +28,7 @@ from benchmarks.runs import ROOT
 from genrec_jax import config as config_lib
 from genrec_jax.data.growing import END
 from genrec_jax.data.parquet import pa, pq
-from genrec_jax.data.ranking import drift
+from genrec_jax.data.ranking import drift, drift_files
 from genrec_jax.data.scratch import replaced_file
 from genrec_jax.distill.attach import attach_scores
 from genrec_jax.distill.teacher_store import Scores, TeacherStore
@@ -220,11 +220,7 @@ class World:
     stream = drift.DriftStream(self.log)
     for k in range(self.log.windows):
       window = stream.window(k)
-      columns = {
-        'example_id': window.example_id,
-        'time': window.time,
-        'segment': window.segment,
-        **{f'c{i}': window.ids[:, i] for i in range(self.log.fields)},
+      columns = drift_files.list_impressions(window) | {
         'label': window.label,
         'probability': window.probability,
       }

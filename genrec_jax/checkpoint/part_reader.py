@@ -4,6 +4,7 @@ Nothing here needs JAX: a process that scores or follows reads it, too.
 """
 
 import os
+from collections.abc import Mapping
 
 from genrec_jax.checkpoint import manifest, storage
 from genrec_jax.data.part_place import PartPlace
@@ -35,10 +36,23 @@ def read_part_of(
   steps = [step] if step is not None else manifest.list_steps(directory)[::-1]
   for number in steps:
     try:
-      host = manifest.read(directory / str(number), key)['host'] or {}
+      body = manifest.read(directory / str(number), key)
     except manifest.IncompleteError:  # being written, or removed meanwhile
       if step is not None:
         raise
       continue
-    return PartPlace(**host['part']) if host.get('part') else None
+    return find_part(body)
   return None
+
+
+def find_part(body: Mapping) -> PartPlace | None:
+  """The same, of a manifest that was read.
+
+  >>> find_part({'host': {'part': {'name': 'a-7', 'used': 2, 'batches': 2}}})
+  PartPlace(name='a-7', used=2, batches=2)
+
+  Args:
+    body: as `manifest.read` returns it.
+  """
+  said = (body.get('host') or {}).get('part')
+  return PartPlace(**said) if said else None

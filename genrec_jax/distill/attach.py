@@ -25,6 +25,7 @@ import numpy as np
 from genrec_jax import last_resort
 from genrec_jax.data import scratch
 from genrec_jax.data.parquet import pa, pq
+from genrec_jax.distill import score_columns
 from genrec_jax.distill.teacher_store import TeacherStore
 
 MISSING = ('error', 'unannotated', 'wait')
@@ -71,18 +72,40 @@ def attach_scores(
       f"{first}; with missing='unannotated' they count as such, and 'wait' "
       'waits for them'
     )
-  names = [column]
-  if len(store.labels) > 1:
-    names = [f'{column}_{label}' for label in store.labels]
+  labels = store.labels
+  return append_scores(
+    table, labels, found.values, found.found, column
+  ), lacking
+
+
+def append_scores(
+  table: pa.Table,
+  labels: Sequence[str],
+  values: np.ndarray,
+  known: np.ndarray,
+  column: str = 'teacher',
+) -> pa.Table:
+  """The examples with scores at hand, and their weights.
+
+  Args:
+    table: of N examples.
+    labels: names of the labels.
+    values: `[N, L]` scores.
+    known: `[N]` bool, which examples have some.
+    column: as in `attach_scores`.
+  """
   # The weight says that there is none; NaN would say it to every reader.
-  values = np.where(found.found[:, None], found.values, 0.0)
-  columns = dict(zip(names, values.T.astype(np.float32), strict=True))
-  columns[f'{column}_weight'] = found.found.astype(np.float32)
+  values = np.where(known[:, None], values, 0.0).astype(np.float32)
+  names = score_columns.name_columns(labels, column)
+  columns = dict(zip(names, values.T, strict=True))
+  columns[score_columns.name_weight(column)] = known.astype(np.float32)
   for name, content in columns.items():
     if name in table.column_names:
-      raise ValueError(f'the examples have a column {name!r} already')
+      raise ValueError(
+        f'the examples have a column {name!r} already; choose another --column'
+      )
     table = table.append_column(name, pa.array(content))
-  return table, lacking
+  return table
 
 
 def main(argv: Sequence[str] | None = None) -> int:

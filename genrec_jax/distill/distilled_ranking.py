@@ -52,7 +52,7 @@ class DistilledRanking(Ranking):
   @classmethod
   def read_options(cls, config) -> dict:
     """The settings of the teacher."""
-    teacher = DistillSettings(**config.distill.to_dict())
+    teacher = DistillSettings.of_config(config)
     return {'teacher': teacher, 'kept': config.data.get('negatives_kept', 1.0)}
 
   def _build_beside(self, model, rngs: nnx.Rngs) -> dict[str, nnx.Module]:
@@ -60,11 +60,7 @@ class DistilledRanking(Ranking):
     if not self.teacher.has_heads:
       return beside
     if not model.hidden_width:
-      raise ValueError(
-        f'distill.method={self.teacher.method!r} puts a head on the last '
-        f'hidden layer, and model.name={self.model_name!r} has none: take '
-        "'one_head', or another model"
-      )
+      self.teacher.refuse_headless(self.model_name)
     # From a key of its own: the model is drawn as without a teacher.
     return beside | {HEADS: self._make_heads(model.hidden_width, 0)}
 

@@ -35,6 +35,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from genrec_jax.distill.score_columns import name_columns
 from genrec_jax.models import mlp
 from genrec_jax.tasks import losses
 
@@ -88,6 +89,22 @@ class DistillSettings:
         "method='head' or 'adapter'"
       )
 
+  @classmethod
+  def of_config(cls, config) -> 'DistillSettings':
+    """Those of an experiment."""
+    return cls(**config.distill.to_dict())
+
+  def refuse_headless(self, model: str) -> None:
+    """Says that a model has no layer for the heads.
+
+    Args:
+      model: its name.
+    """
+    raise ValueError(
+      f'distill.method={self.method!r} puts a head on the last hidden layer, '
+      f"and model.name={model!r} has none: take 'one_head', or another model"
+    )
+
   @property
   def has_heads(self) -> bool:
     """Whether the scores are learned by heads of their own."""
@@ -99,10 +116,7 @@ class DistillSettings:
     Args:
       labels: names of the labels.
     """
-    usual = ('teacher',)
-    if len(labels) > 1:
-      usual = tuple(f'teacher_{label}' for label in labels)
-    scores = tuple(self.scores) or usual
+    scores = tuple(self.scores or name_columns(labels))
     if len(scores) != len(labels):
       raise ValueError(
         f'distill.scores names {len(scores)} columns for {len(labels)} labels '

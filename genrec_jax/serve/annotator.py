@@ -19,6 +19,7 @@ import numpy as np
 from genrec_jax.data.growing import END
 from genrec_jax.data.parquet import pa, pq
 from genrec_jax.distill import part_manifest
+from genrec_jax.distill.attach import append_scores, attach_scores
 from genrec_jax.distill.label_join import JoinedWindow, LabelJoin
 from genrec_jax.distill.teacher_store import Scores, TeacherStore
 from genrec_jax.serve.scorer import Scorer
@@ -31,6 +32,7 @@ from genrec_jax.serve.snapshots import (
 
 LOG = logging.getLogger('genrec_jax')
 KIND = 'annotated examples'
+KINDS = ('impressions', 'labels')  # of files of events
 TEACHER, SCORES = 'teacher', 'scores'  # directories; no stream is called so
 _REMEMBERED = 8  # windows whose ids are compared with what is scored
 _SETTINGS = ('streams', 'labels', 'window_s', 'attribution_s', 'lag', 'column')
@@ -82,13 +84,6 @@ class AnnotateOptions:
         raise ValueError(
           f'a stream cannot be called {name!r}: so is a directory of {self.out}'
         )
-
-  @property
-  def columns(self) -> tuple[str, ...]:
-    """Names of the columns of the scores."""
-    if len(self.labels) == 1:
-      return (self.column,)
-    return tuple(f'{self.column}_{label}' for label in self.labels)
 
 
 class Annotator:
@@ -196,14 +191,14 @@ class Annotator:
 
   def _find_source(self, number: int) -> tuple[int] | None:
     """(the window behind which the teacher scores,); None for no such one."""
-    prefix = f'{TEACHER}/'
-    taught = [
-      number_window(name.removeprefix(prefix))
-      for name in self._parts.notes
-      if name.startswith(prefix)
-    ]
-    old = [w for w in taught if w < number - self.options.lag]
+    old = [w for w in self._list_taught() if w < number - self.options.lag]
     return (max(old),) if old else None
+
+  def _list_taught(self) -> dict[int, str]:
+    """Window -> the part that the teacher has got of it, ascending."""
+    notes = self._parts.notes
+    names = [name for name in notes if name.startswith(f'{TEACHER}/')]
+    return {number_window(name): name for name in sorted(names)}
 
   def _score(self, window: JoinedWindow, source: int):
     """True once the store has the scores of a window.
@@ -245,14 +240,13 @@ class Annotator:
     """The teacher has never been trained on what it is about to score."""
     ids = window.table['example_id'].to_numpy()
     first = int(window.table['time'].to_numpy().min())
-    for name, notes in self._parts.notes.items():
-      if not name.startswith(f'{TEACHER}/'):
-        continue
-      number = number_window(name.removeprefix(f'{TEACHER}/'))
-      if number <= source and notes['last'] >= first:
+    notes = self._parts.notes
+    for number, name in self._list_taught().items():
+      last = notes[name]['last']
+      if number <= source and last >= first:
         raise AssertionError(
           f'the teacher of window {source} has been trained on examples of '
-          f'time {notes["last"]}, and window {window.number} begins at {first}'
+          f'time {last}, and window {window.number} begins at {first}'
         )
     for number, taught in self._taught_ids.items():
       if number <= source and np.isin(ids, taught, assume_unique=True).any():
@@ -263,14 +257,10 @@ class Annotator:
 
   def _check_parts(self, step: int, source: int) -> None:
     """What the teacher has read is what this service has written for it."""
-    prefix = f'{TEACHER}/'
-    written = {
-      name.removeprefix(prefix): crc
-      for name, crc in self._parts.checksums.items()
-      if name.startswith(prefix)
-    }
+    written = self._parts.checksums
     for name, crc in self._snapshots.read_parts(step).items():
-      if written.get(name) != crc or number_window(name) > source:
+      is_own = written.get(f'{TEACHER}/{name}') == crc
+      if not is_own or number_window(name) > source:
         raise ValueError(
           f'{self.options.teacher} has been trained on {name}, which is not '
           f'what this service has written for it up to window {source}: its '
@@ -281,16 +271,12 @@ class Annotator:
   def _write_students(self, window, file: str, scored) -> None:
     options, table = self.options, window.table
     count = len(table)
-    values = np.zeros((count, len(options.labels)), np.float32)
-    weight = np.zeros(count, np.float32)
     if scored:
-      found = self._store.lookup(table['example_id'].to_numpy())
-      if not found.found.all():
-        raise AssertionError(f'{file}: the store lacks scores of it')
-      values, weight = found.values, np.ones(count, np.float32)
-    for name, column in zip(options.columns, values.T, strict=True):
-      table = _add_column(table, name, column)
-    table = _add_column(table, f'{options.column}_weight', weight)
+      table, _ = attach_scores(table, self._store, column=options.column)
+    else:
+      none = np.zeros((count, len(options.labels)))
+      known = np.zeros(count, bool)
+      table = append_scores(table, options.labels, none, known, options.column)
     parts, rows = {}, 0
     for stream in options.streams:
       own = table.take(pa.array(window.rows[stream])).combine_chunks()
@@ -326,7 +312,7 @@ class Annotator:
     )
 
   def _end_unit(self, is_last: bool) -> None:
-    name = f'.join/unit-{self.facts["unit"]:06d}'.lstrip('.')
+    name = f'join/unit-{self.facts["unit"]:06d}'
     facts = self.facts | dict(
       unit=self.facts['unit'] + (not is_last), join=name, finished=is_last
     )
@@ -350,26 +336,30 @@ class Annotator:
 
   def _read_unit(self, unit: int) -> dict[str, tuple] | None:
     """Stream -> (impressions, labels); None while a file is missing."""
-    folder, found = pathlib.Path(self.options.events), {}
-    for stream in self.options.streams:
-      names = [
-        folder / stream / f'{kind}-{unit:06d}.parquet'
-        for kind in ('impressions', 'labels')
-      ]
-      if not all(path.exists() for path in names):
-        return None
-      found[stream] = names
+    files = self._find_unit(unit)
+    if files is None:
+      return None
     return {
       stream: tuple(_read_table(path) for path in paths)
-      for stream, paths in found.items()
+      for stream, paths in files.items()
     }
+
+  def _find_unit(self, unit: int) -> dict[str, list[pathlib.Path]] | None:
+    """Stream -> its files of a unit; None while one is missing."""
+    folder = pathlib.Path(self.options.events)
+    files = {
+      stream: [folder / stream / f'{kind}-{unit:06d}.parquet' for kind in KINDS]
+      for stream in self.options.streams
+    }
+    paths = [path for of_stream in files.values() for path in of_stream]
+    return files if all(path.exists() for path in paths) else None
 
   def _list_units(self) -> dict[int, pathlib.Path]:
     """Number of each unit of which there is a file -> one of its files."""
     found = {}
     for stream in self.options.streams:
       folder = pathlib.Path(self.options.events) / stream
-      for kind in ('impressions', 'labels'):
+      for kind in KINDS:
         for path in folder.glob(f'{kind}-*.parquet'):
           found[number_window(path.name)] = path
     return found
@@ -385,16 +375,17 @@ class Annotator:
       )
 
   def _count_waiting(self) -> int:
-    """Units that lie there to be read."""
-    return sum(unit > self.facts['unit'] for unit in self._list_units())
+    """Units behind this one that lie there to be read."""
+    first = unit = self.facts['unit'] + 1
+    while self._find_unit(unit) is not None:
+      unit += 1
+    return unit - first
 
   def _read_taught_ids(self) -> dict[int, np.ndarray]:
-    names = sorted(x for x in self._parts.notes if x.startswith(f'{TEACHER}/'))
     found = {}
-    for name in names[-_REMEMBERED:]:
+    for number, name in [*self._list_taught().items()][-_REMEMBERED:]:
       content = io.BytesIO(self._parts.read(name))
       ids = pq.read_table(content, columns=['example_id'])['example_id']
-      number = number_window(name.removeprefix(f'{TEACHER}/'))
       found[number] = np.sort(ids.to_numpy())
     return found
 
@@ -453,14 +444,6 @@ def _encode(table: pa.Table) -> bytes:
 def _describe_times(table: pa.Table) -> dict:
   times = table['time'].to_numpy()
   return dict(rows=len(times), first=int(times.min()), last=int(times.max()))
-
-
-def _add_column(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:
-  if name in table.column_names:
-    raise ValueError(
-      f'the examples have a column {name!r} already; choose another --column'
-    )
-  return table.append_column(name, pa.array(values))
 
 
 def _list_column(column: pa.ChunkedArray):

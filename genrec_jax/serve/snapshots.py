@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from genrec_jax.checkpoint import manifest as manifest_lib
 from genrec_jax.checkpoint import position
 from genrec_jax.checkpoint.manifest import CheckpointError
-from genrec_jax.data.part_place import PartPlace
+from genrec_jax.checkpoint.part_reader import find_part
 from genrec_jax.data.ranking import saved_encoder
 
 _NUMBER = re.compile(r'(\d+)$')
@@ -129,11 +129,8 @@ def _stamp(step_dir: pathlib.Path) -> tuple:
 
 
 def _find_window(body: Mapping) -> int | None:
-  said = (body.get('host') or {}).get('part')
-  if not said:
-    return None
-  place = PartPlace(**said)
-  return number_window(place.name) if place.is_end else None
+  place = find_part(body)
+  return number_window(place.name) if place and place.is_end else None
 
 
 def fingerprint_run(workdir: str | os.PathLike) -> str:

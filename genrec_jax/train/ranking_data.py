@@ -78,7 +78,7 @@ class RankingData:
     if config.distill.method != 'none':
       kind = DistilledRanking
       extras = {x.name: x for x in self.dataset.annotations.extras}
-      settings = DistillSettings(**config.distill.to_dict())
+      settings = DistillSettings.of_config(config)
       check_columns(settings, self.dataset.labels, extras)
     return kind.from_config(
       config,

@@ -215,15 +215,11 @@ def _check_ranking(config) -> None:
 def _check_teacher(config, labels, beside) -> None:
   if config.distill.method == 'none':
     return
-  teacher = DistillSettings(**config.distill.to_dict())
+  teacher = DistillSettings.of_config(config)
   if config.data.name != 'prepared':  # which knows its columns itself
     check_columns(teacher, labels, {x.name: x for x in beside.extras})
   if teacher.has_heads and config.model.name in ('lr', 'fm'):
-    raise config_lib.ConfigError(
-      f'distill.method={teacher.method!r} puts a head on the last hidden '
-      f"layer, and model.name={config.model.name!r} has none: take 'one_head', "
-      'or another model'
-    )
+    teacher.refuse_headless(config.model.name)
 
 
 def _check_retrieval(config) -> None:

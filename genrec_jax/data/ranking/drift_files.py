@@ -109,7 +109,7 @@ def write_events(
       shown = np.isin(window.segment, segments)
       clicked = np.isin(clicks['segment'], segments)
       impressions_path, labels_path = name_files(directory, name, k)
-      _write_table(_list_impressions(log, window, shown), impressions_path)
+      _write_table(list_impressions(window, shown), impressions_path)
       arrived = {
         column: clicks[column][clicked]
         for column in ('example_id', 'time', 'label')
@@ -200,14 +200,20 @@ def _draw_order(seed: int, example_id: np.ndarray) -> np.ndarray:
   return np.argsort(mix_bits(example_id.astype(np.uint64) ^ salt))
 
 
-def _list_impressions(
-  log: drift.DriftLog, window: drift.DriftWindow, keep: np.ndarray
+def list_impressions(
+  window: drift.DriftWindow, keep: np.ndarray | slice = slice(None)
 ) -> dict[str, np.ndarray]:
+  """The columns that are known when the rows of a window are shown.
+
+  Args:
+    window: of the stream.
+    keep: which of its rows.
+  """
   return {
     'example_id': window.example_id[keep],
     'time': window.time[keep],
     'segment': window.segment[keep],
-    **{f'c{i}': window.ids[keep, i] for i in range(log.fields)},
+    **{f'c{i}': ids[keep] for i, ids in enumerate(window.ids.T)},
   }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from genrec_jax.data import scratch
 from genrec_jax.data.parquet import pa, pq
-from genrec_jax.data.ranking import drift
+from genrec_jax.data.ranking import drift, drift_files
 from genrec_jax.train.exfm.commands import SCORE, WEIGHT, Layout
 from genrec_jax.train.exfm.settings import STUDENTS, TEACHER
 
@@ -46,13 +46,8 @@ def _read_stream(log: drift.DriftLog, label: str) -> pa.Table:
   stream, tables = drift.DriftStream(log), []
   for k in range(min(_WINDOWS, log.windows)):
     window = stream.window(k)
-    columns = {
-      'example_id': window.example_id,
-      'time': window.time,
-      'segment': window.segment,
-      **{f'c{i}': window.ids[:, i] for i in range(log.fields)},
-      label: window.label.astype(np.float32),
-    }
+    columns = drift_files.list_impressions(window)
+    columns[label] = window.label.astype(np.float32)
     tables.append(pa.table(columns))
   return pa.concat_tables(tables)
 
