@@ -27,10 +27,12 @@ bias      segments that have nearly all in common, and ones with little
 
 `gain_%` is the mean over seeds of 100 (1 - NE / NE without a teacher), paired
 by seed and student, `gain_ci` half the width of its 95 % interval (Student's t
-over seeds). `step_%` is the same from the method in the line above. Knobs and
-rates were chosen on other seeds (benchmarks/exfm_search.py). Rows that a result
-file has are not measured again, and what has been trained stays in DIR: the
-same command continues.
+over seeds). `step_%` is the same from the method that STEPS names, `tuned_%`
+that from one_head_w, a baseline with as many knobs as the head has. Cases of
+`ladder/usual/all` have the mean NE of the three students. Knobs and rates were
+chosen on other seeds (benchmarks/exfm_search.py). Rows that a result file has
+are not measured again, and what has been trained stays in DIR: the same command
+continues.
 """
 
 import argparse
@@ -49,11 +51,20 @@ from genrec_jax.data.ranking import drift
 
 COLUMNS = (
   'case', 'seeds', 'ne', 'ne_std', 'gain_%', 'gain_ci', 'step_%', 'step_ci',
-  'auc_gain_%', 'calibration', 'teacher_ne', 'transfer', 'floor', 'core_s',
+  'tuned_%', 'tuned_ci', 'auc_gain_%', 'calibration', 'teacher_ne',
+  'transfer', 'floor', 'core_s',
 )  # fmt: skip
 METHODS = (
   'none', 'one_head', 'one_head_w', 'head', 'adapter', 'teacher_alone',
 )  # fmt: skip
+# Method -> the one before it on the ladder.
+STEPS = {
+  'one_head': 'none',
+  'one_head_w': 'one_head',
+  'head': 'one_head',
+  'adapter': 'head',
+  'teacher_alone': 'one_head',
+}
 STUDENTS = {'dlrm': 0, 'dcn': 1, 'deepfm': 2}  # model -> its segment
 USUAL = dict(windows=40, rows=50_000, segments=3, segment_zipf=0.0)
 STREAMS = {
@@ -99,6 +110,8 @@ RECIPES = {
   'teacher_alone': Recipe('teacher_alone', (3e-3, 1e-3)),
 }
 LAGS = (0, 1, 2, 3)
+# What rows say of their case.
+NAMED = ('group', 'method', 'part', 'stream', 'student', 'teacher', 'lag')
 NOTES = (
   'ne: of the last half of the windows, each example scored before it is '
   'learned from; the entropy is that of one base rate for each student.',
@@ -269,6 +282,11 @@ def measure(args: argparse.Namespace, case: Case, seed: int) -> dict:
     'of': case.name,
     'group': case.group,
     'method': case.method,
+    'part': case.part,
+    'stream': case.stream,
+    'student': case.model,
+    'teacher': case.teacher.name,
+    'lag': case.lag,
     'seed': seed,
     'rows': int(labels.rows.sum()),
     'rate': labels.rate,
@@ -293,36 +311,71 @@ def drop_checkpoints(args, world: World, case: Case) -> None:
 
 def average(rows: Iterable[Mapping]) -> list[dict]:
   """A mean over seeds for each case, and what it gains."""
-  by_case = runs.group_by_seed(rows)
-  found, before = [], {}
+  rows = list(rows)
+  by_case = runs.group_by_seed([*rows, *pool_students(rows)])
+  found = []
   for name, of in by_case.items():
     first = next(iter(of.values()))
-    group, method = first['group'], first['method']
     mean = {'case': name, 'kind': 'mean', 'seeds': len(of)}
-    mean |= {'group': group, 'method': method}
+    mean |= {key: first[key] for key in NAMED if key in first}
     for key in ('auc', 'calibration', 'teacher_ne', 'floor', 'core_s'):
       mean[key] = float(np.mean([row[key] for row in of.values()]))
     mean |= runs.over_seeds('ne', [row['ne'] for row in of.values()])
-    plain = by_case.get(f'{group}/none', {})
-    if method != 'none':
-      both = [(of[s], plain[s]) for s in of if s in plain]
-      gains = [100 * (1 - a['ne'] / b['ne']) for a, b in both]
-      mean |= describe_mean('gain', gains)
-      mean['auc_gain_%'] = float(
-        np.mean([100 * (a['auc'] / b['auc'] - 1) for a, b in both])
-      )
-      # Of means: a single denominator may be next to nothing.
-      gained = np.mean([b['ne'] - a['ne'] for a, b in both])
-      ahead = np.mean([b['ne'] - a['teacher_ne'] for a, b in both])
-      mean['transfer'] = float(gained / ahead) if ahead > 0 else math.nan
-      former = by_case.get(f'{group}/{before.get(group, "none")}', {})
-      steps = [
-        100 * (1 - of[s]['ne'] / former[s]['ne']) for s in of if s in former
-      ]
-      mean |= describe_mean('step', steps)
-    before[group] = method
+    mean |= compare(of, by_case)
     found.append(mean)
   return found
+
+
+def pool_students(rows: Iterable[Mapping]) -> list[dict]:
+  """The mean student of each method and seed, once all students are there."""
+  students = {}
+  for row in rows:
+    if row['group'].startswith('ladder/'):
+      students.setdefault((row['method'], row['seed']), []).append(row)
+  found = []
+  for (method, seed), of in students.items():
+    if len(of) == len(STUDENTS):
+      group = 'ladder/usual/all'
+      row = {key: of[0][key] for key in NAMED if key in of[0]}
+      row |= {'of': f'{group}/{method}', 'group': group, 'seed': seed}
+      for key in ('ne', 'auc', 'calibration', 'teacher_ne', 'floor', 'core_s'):
+        row[key] = float(np.mean([x[key] for x in of]))
+      found.append(row | {'student': 'all'})
+  return found
+
+
+def compare(of: Mapping[int, Mapping], by_case: Mapping) -> dict[str, float]:
+  """What the runs of a case gain over those of the other methods."""
+  first = next(iter(of.values()))
+  group, method = first['group'], first['method']
+  if method == 'none':
+    return {}
+  plain = by_case.get(f'{group}/none', {})
+  found = describe_mean('gain', gain(of, plain, 'ne'))
+  if plain:
+    found['auc_gain_%'] = -float(np.mean(gain(of, plain, 'auc')))
+    # Of means: a single denominator may be next to nothing.
+    both = [(of[s], plain[s]) for s in of if s in plain]
+    gained = np.mean([b['ne'] - a['ne'] for a, b in both])
+    ahead = np.mean([b['ne'] - a['teacher_ne'] for a, b in both])
+    found['transfer'] = float(gained / ahead) if ahead > 0 else math.nan
+  before = by_case.get(f'{group}/{STEPS[method]}', {})
+  found |= describe_mean('step', gain(of, before, 'ne'))
+  if method in ('head', 'adapter'):
+    tuned = by_case.get(f'{group}/one_head_w', {})
+    found |= describe_mean('tuned', gain(of, tuned, 'ne'))
+  return found
+
+
+def gain(of: Mapping, over: Mapping, key: str) -> list[float]:
+  """Per cent by which a number is smaller, for each seed that both have.
+
+  >>> gain({1: {'ne': 0.9}, 2: {'ne': 0.8}}, {1: {'ne': 1.0}}, 'ne')
+  [10.0]
+  """
+  return [
+    round(100 * (1 - of[s][key] / over[s][key]), 9) for s in of if s in over
+  ]
 
 
 def describe_mean(key: str, values: list[float]) -> dict[str, float]:

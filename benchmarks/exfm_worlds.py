@@ -331,7 +331,8 @@ def read_windows(workdir: pathlib.Path) -> list[dict]:
 
 def measure_student(workdir: pathlib.Path, labels: Labels) -> dict:
   """What a run says of the last half of its windows, one base rate for all."""
-  last = read_windows(workdir)[-len(labels.rows) :]
+  windows = read_windows(workdir)
+  early, last = windows[: -len(labels.rows)], windows[-len(labels.rows) :]
 
   def average(key):
     values = [row.get(f'train/{key}', np.nan) for row in last]
@@ -345,6 +346,7 @@ def measure_student(workdir: pathlib.Path, labels: Labels) -> dict:
     'auc': average('auc'),
     'calibration': float(np.mean(predicted)),
     'windows_ne': [row['train/logloss'] / labels.entropy for row in last],
+    'early_ne': [row['train/logloss'] / labels.entropy for row in early],
     'head_score': average('teacher/learned'),
     'teacher_score': average('teacher/score'),
     'core_s': read_core_s(workdir),

@@ -12,6 +12,7 @@ import sys
 from benchmarks import (
   check_n_run,
   dmt_picture,
+  exfm_picture,
   gr_scaling,
   long_histories,
   mfalcon,
@@ -27,6 +28,7 @@ DOCS = pathlib.Path(__file__).parent.parent / 'docs'
 PICTURES = {
   'check_n_run': check_n_run.draw,
   'dmt_speedup': dmt_picture.draw,
+  'exfm': exfm_picture.draw,
   'gr_scaling': gr_scaling.draw,
   'long_histories': long_histories.draw,
   'mfalcon': mfalcon.draw,

@@ -20,6 +20,7 @@ import sys
 
 from benchmarks.tables_checkpoint import CHECKPOINT
 from benchmarks.tables_dmt import DMT
+from benchmarks.tables_exfm import EXFM
 from benchmarks.tables_generative import GENERATIVE
 from benchmarks.tables_gpu import GPU
 from benchmarks.tables_launching import LAUNCHING
@@ -355,6 +356,7 @@ TABLES = {
   **GENERATIVE,
   **GPU,
   **DMT,
+  **EXFM,
   **LAUNCHING,
   **NUMERICS,
 }
