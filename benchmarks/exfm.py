@@ -94,20 +94,20 @@ class Recipe:
 
 # Chosen by benchmarks/exfm_search.py, on seeds that are not used here.
 RECIPES = {
-  'none': Recipe('none', (3e-3, 1e-3)),
-  'one_head': Recipe('one_head', (3e-3, 1e-3)),
-  'one_head_w': Recipe('one_head', (3e-3, 1e-3), dict(loss_weight=4.0)),
-  'head': Recipe('head', (1e-3, 5e-4), dict(gradient_scale=4.0)),
+  'none': Recipe('none', (0.003, 0.0005)),
+  'one_head': Recipe('one_head', (0.003, 0.0005)),
+  'one_head_w': Recipe('one_head', (0.003, 0.001), dict(loss_weight=4.0)),
+  'head': Recipe('head', (0.001, 0.00025), dict(gradient_scale=4.0)),
   'adapter': Recipe(
     'adapter',
-    (1e-3, 5e-4),
+    (0.003, 0.0005),
     dict(
       gradient_scale=4.0,
       adapter_gradient_scale=4.0,
-      adapter_input='residual',
+      adapter_input='probability',
     ),
   ),
-  'teacher_alone': Recipe('teacher_alone', (3e-3, 1e-3)),
+  'teacher_alone': Recipe('teacher_alone', (0.003, 0.001)),
 }
 LAGS = (0, 1, 2, 3)
 # What rows say of their case.

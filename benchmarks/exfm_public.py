@@ -75,8 +75,8 @@ KNOBS = {
   'frappe': {
     'none': dict(table_l2=0.05),
     'one_head': dict(table_l2=0.05, loss_weight=1.0),
-    'head': dict(table_l2=0.05, gradient_scale=4.0),
-    'adapter': dict(table_l2=0.05, gradient_scale=4.0),
+    'head': dict(table_l2=0.1, gradient_scale=1.0),
+    'adapter': dict(table_l2=0.05, gradient_scale=1.0),
   },
 }
 NOTES = (

@@ -21,7 +21,10 @@ from benchmarks.exfm_worlds import Teacher
 
 COLUMNS = ('case', 'seeds', 'ne', 'ne_std', 'core_s')
 SEEDS = (101, 102)
-RATES = ((1e-3, 1e-3), (1e-3, 5e-4), (1e-3, 2e-3), (3e-3, 1e-3))
+RATES = (
+  (1e-3, 1e-3), (1e-3, 5e-4), (1e-3, 2e-3), (3e-3, 1e-3), (3e-3, 5e-4),
+  (1e-3, 2.5e-4),
+)  # fmt: skip
 WEIGHTS = (1.0, 4.0, 16.0)
 NOTES = ('Seeds are those of this search alone.',)
 
@@ -33,7 +36,8 @@ def list_cases() -> list[tuple[str, tuple[float, float], dict]]:
   for rates, w in itertools.product(RATES, WEIGHTS):
     cases.append(('one_head', rates, dict(loss_weight=w)))
     cases.append(('head', rates, dict(gradient_scale=w)))
-  for rates, w in itertools.product(RATES[:2], WEIGHTS[:2]):
+  several = (RATES[0], RATES[1], RATES[3], RATES[4])
+  for rates, w in itertools.product(several, WEIGHTS[:2]):
     for kind in ('residual', 'probability'):
       knobs = dict(
         gradient_scale=w, adapter_gradient_scale=w, adapter_input=kind

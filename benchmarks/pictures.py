@@ -20,6 +20,7 @@ from benchmarks import (
   quality_vs_cost,
   result,
   scaling_law,
+  tbsm_picture,
 )
 
 DOCS = pathlib.Path(__file__).parent.parent / 'docs'
@@ -35,6 +36,7 @@ PICTURES = {
   'qsnr': qsnr.draw,
   'quality_vs_cost': quality_vs_cost.draw,
   'scaling_law': scaling_law.draw,
+  'tbsm_study': tbsm_picture.draw,
 }
 
 

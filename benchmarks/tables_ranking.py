@@ -54,6 +54,20 @@ RANKING = {
     ),
     'where': {'kind': 'study'},
   },
+  'taobao_prepare': {
+    'files': ('cpu2/taobao_prepare',),
+    'columns': (
+      ('rows', 'rows', ',d'),
+      ('`data.taobao.memory_mb`', 'memory_mb', 'd'),
+      ('runs', 'runs', 'd'),
+      ('rows sorted, per core-second', 'sort_rows_per_core_s', ',.0f'),
+      ('training examples', 'examples', ',d'),
+      ('examples, per core-second', 'examples_per_core_s', ',.0f'),
+      ('MB of memory before reading', 'idle_mb', ',.0f'),
+      ('MB of memory at most', 'peak_mb', ',.0f'),
+      ('MB of the file', 'file_mb', ',.0f'),
+    ),
+  },
   'wukong_search': {
     'files': ('cpu2/wukong_search',),
     'columns': (

@@ -3,10 +3,10 @@
   genrec train own_clicks:dlrm --workdir=DIR \\
     --config.data.path=clicks.csv --config.data.labels=click
 
-Variants: the models lr, fm, dnn, deepfm, dlrm, dcn, finalmlp, wukong; without
-one it is DeepFM. The label is 0 or 1. All other columns are features, of kinds
-that their first rows suggest; name them all with
---config.data.features.price=numeric and so on to have others.
+Variants: the models lr, fm, dnn, deepfm, dlrm, dcn, finalmlp, wukong, and tbsm
+for logs with histories; without one it is DeepFM. The label is 0 or 1. All
+other columns are features, of kinds that their first rows suggest; name them
+all with --config.data.features.price=numeric and so on to have others.
 --config.data.group=user_id adds an AUC within each user. CSV or Parquet, as the
 name of the file ends.
 
@@ -19,7 +19,9 @@ rows by heart, try --config.loss.table_l2=0.05. More: docs/ranking_data.md.
 
 from genrec_jax import config as config_lib
 
-MODELS = ('lr', 'fm', 'dnn', 'deepfm', 'dlrm', 'dcn', 'finalmlp', 'wukong')
+MODELS = (
+  'lr', 'fm', 'dnn', 'deepfm', 'dlrm', 'dcn', 'finalmlp', 'tbsm', 'wukong',
+)  # fmt: skip
 
 
 def get_config(arg=None):

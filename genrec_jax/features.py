@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
+from genrec_jax.event_history import History
+
 PAD = 0  # item index 0 is padding in every vocabulary; items are 1..V
 # An id in `Read.ids` of something that is not there, such as a token of
 # padding. No row is touched for it, and what it reads is finite and means
@@ -181,13 +183,15 @@ class Examples:
     weights: `[B]` float32, 0 for padding.
     ids: rows of the categorical features, int32 `[B, C]`, each in its table.
     dense: numeric features, float32 `[B, N]`.
-    jagged: name of a feature -> its values; rows of a table for those of kind
-      multi_hot and sequence, whose one column has the name of the feature, and
-      whose floats hold their weights, column `WEIGHT`, where they have some.
+    jagged: name of a multi_hot or sequence feature -> its values, rows of a
+      table in one column of its name, with floats `WEIGHT` where they have
+      weights. Or name of a history -> its events, a column for each feature
+      of it: int32 rows of tables, and floats.
     group: `[B]` int32 number of the group (a user, say), -1 for padding.
     label_weights: float32 `[B, L]`; None where every label has weight 1.
     time: `[B]` int32, in the unit of the data.
-    example_id: `[B, 2]` int32, the words of 64-bit ids; see `join_words`.
+    example_id: `[B, 2]` int32, the words of 64-bit ids; see
+      `data.ranking.id_words`.
     seen: items that must not be recommended to each user, column item; None
       for "the tokens of the sequence itself".
     extras: values that a task may read, such as a teacher's score, float32
@@ -227,20 +231,6 @@ def _find_column(name: str, *stacks: Columns | None) -> jax.Array:
       return stack[name]
   names = [name for stack in stacks for name in stack.names]
   raise KeyError(f'no column {name!r}; there are {", ".join(names) or "none"}')
-
-
-def split_words(ids: np.ndarray) -> np.ndarray:
-  """`[N]` int64 -> `[N, 2]` int32: devices count in 32 bits.
-
-  >>> join_words(split_words(np.array([-7, 1 << 40]))).tolist()
-  [-7, 1099511627776]
-  """
-  return np.ascontiguousarray(ids, '<i8').view('<i4').reshape(-1, 2)
-
-
-def join_words(words: np.ndarray) -> np.ndarray:
-  """The inverse of `split_words`."""
-  return np.ascontiguousarray(words, '<i4').view('<i8').reshape(-1)
 
 
 POOLINGS = ('none', 'sum', 'mean')
@@ -300,9 +290,10 @@ class FeatureSpec:
   Attributes:
     name: of the column.
     kind: 'categorical' (one value), 'multi_hot' (a set of values, pooled),
-      'sequence' (values in order of time, the latest last, pooled) or
-      'numeric'.
-    rows: of its table, those two included; 0 for numeric.
+      'sequence' (values in order of time, the latest last, pooled unless it is
+      a column of a history), 'numeric', or 'numeric_sequence' (numbers, a
+      column of a history).
+    rows: of its table, those two included; 0 for numbers.
     table: whose rows it reads; features that share a vocabulary share a table.
       '' is the table of its own name.
     pooling: 'sum' or 'mean' of the rows of a multi_hot or sequence feature.
@@ -313,6 +304,7 @@ class FeatureSpec:
     weighted: whether each value of such a feature has a weight: its row is
       multiplied by it before rows are pooled. A mean is divided by the number
       of values, not by the sum of their weights, which may be zero.
+    history: whose column it is, '' for none, see `History`.
   """
 
   name: str
@@ -323,6 +315,7 @@ class FeatureSpec:
   max_len: int = 0
   mean_len: float = 0.0
   weighted: bool = False
+  history: str = ''
 
   @property
   def source(self) -> str:
@@ -330,8 +323,17 @@ class FeatureSpec:
     return self.table or self.name
 
   @property
+  def has_table(self) -> bool:
+    return self.kind not in ('numeric', 'numeric_sequence')
+
+  @property
+  def is_list(self) -> bool:
+    """Whether an example has any number of its values."""
+    return self.kind in ('multi_hot', 'sequence', 'numeric_sequence')
+
+  @property
   def pooled(self) -> bool:
-    return self.kind in ('multi_hot', 'sequence')
+    return self.kind in ('multi_hot', 'sequence') and not self.history
 
 
 Features = Sequence[FeatureSpec]
@@ -343,13 +345,14 @@ class Inputs:
   """What a ranking model sees of B examples.
 
   Attributes:
-    vectors: `[B, dim]` float32 of each feature with a table, in the order of
-      the specs; a feature may be wider or narrower than others.
+    vectors: `[B, dim]` float32 of each feature with a table that is no column
+      of a history, in the order of the specs; widths may differ.
     numbers: `[B, N]` float32.
     linear: `[B]` sum of the first-order weights of all values; zeros where the
       model has no use for them.
     weights: `[B]` float32, 0 for padding: batch norms must not see it.
     first: `[1]` number of the first example, for dropout; or None.
+    histories: name -> what the user did, event by event.
   """
 
   vectors: tuple[jax.Array, ...]
@@ -357,6 +360,7 @@ class Inputs:
   linear: jax.Array
   weights: jax.Array
   first: jax.Array | None = None
+  histories: dict[str, History] = dataclasses.field(default_factory=dict)
 
 
 # The features of a request, see `RequestSpec`.

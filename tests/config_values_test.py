@@ -188,7 +188,10 @@ def _build_tasks(task, model, accepted):
   """What was accepted of a model makes one, as far as shapes can say."""
   for key, value in accepted:
     # Names of features are compared with those of the data, and so are towers.
-    of_data = 'model.context', 'model.towers'
+    of_data = (
+      'model.context', 'model.towers', 'model.history_name', 'model.leave_out',
+      'model.pairs',
+    )  # fmt: skip
     if not key.startswith('model.') or key.startswith(of_data):
       continue
     config = make_config(task, model)
@@ -204,6 +207,9 @@ def _build_tasks(task, model, accepted):
       FeatureSpec('item', 'categorical', rows=9, table='item'),
       FeatureSpec('price', 'numeric'),
     ]
+    if model == 'tbsm':
+      seen = dict(rows=9, table='item', max_len=4, history='seen')
+      features.append(FeatureSpec('seen_item', 'sequence', **seen))
     Ranking.from_config(config, features, ['label'])
 
 

@@ -25,6 +25,7 @@ FOLDERS = (
 TIERS = (
   ('pallas_kernels',),
   (
+    'event_history',
     'features',
     'config',
     'contracts',

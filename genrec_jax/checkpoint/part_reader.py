@@ -49,7 +49,7 @@ def find_part(body: Mapping) -> PartPlace | None:
   """The same, of a manifest that was read.
 
   >>> find_part({'host': {'part': {'name': 'a-7', 'used': 2, 'batches': 2}}})
-  PartPlace(name='a-7', used=2, batches=2)
+  PartPlace(name='a-7', used=2, batches=2, number=0)
 
   Args:
     body: as `manifest.read` returns it.

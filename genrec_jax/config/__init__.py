@@ -32,6 +32,7 @@ from genrec_jax.config.rankers import (
   finalmlp,
   fm,
   lr,
+  tbsm,
   wukong,
 )
 from genrec_jax.config.ranking import ranking, ranking_smoke
@@ -84,6 +85,7 @@ __all__ = [
   'set_model',
   'smoke',
   'stu',
+  'tbsm',
   'table_settings',
   'to_json',
   'use_new_names',

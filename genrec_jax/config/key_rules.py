@@ -8,6 +8,9 @@ must be together is said by the classes of models.py and losses.py and by
 import dataclasses
 
 from genrec_jax.config import distill_rules, drift_rules, request_set_rules
+from genrec_jax.config.behaviour_rules import RULES as BEHAVIOURS
+from genrec_jax.config.event_rules import MODEL as EVENTS
+from genrec_jax.config.event_rules import PAIRS as EVENT_PAIRS
 from genrec_jax.config.value_rules import (
   Rule,
   maybe,
@@ -51,7 +54,7 @@ SHARED = {
   'data.header': words('auto', 'yes', 'no', 'true', 'false'),
   'data.decimal': words('.', ','),
   'eval.batch_size': whole(1),
-  'optimizer.name': words('adamw', 'adam', 'sgd'),
+  'optimizer.name': words('adamw', 'adam', 'adagrad', 'sgd'),
   'optimizer.learning_rate': ZERO_OR_MORE,
   'optimizer.average': DECAY,
   'optimizer.b1': DECAY,
@@ -232,6 +235,7 @@ RETRIEVAL = {
 }  # fmt: skip
 _RANKING_SETS = (
   'clicks', 'drift', 'csv', 'parquet', 'libsvm', 'criteo', 'frappe', 'prepared',
+  'interests', 'movielens_clicks', 'taobao',
 )  # fmt: skip
 RANKING = {
   **_PREDICT,
@@ -283,6 +287,7 @@ RANKING = {
   'data.clicks.blocks': whole(),
   'data.clicks.within': SHARE,
   **drift_rules.RULES,
+  **BEHAVIOURS,
   'loss.task_weights': some(ZERO_OR_MORE),
   'loss.table_l2': ZERO_OR_MORE,
   'loss.net_l2': ZERO_OR_MORE,
@@ -446,6 +451,7 @@ MODEL = {
   'postprocessor': NAME,
   'listwise': SWITCH,
   'reference_compat': some(NAME),
+  **EVENTS,
   'towers': TEXT,
   'tower': NAME,
   'tower_width': whole(0, 2**20),
@@ -461,7 +467,7 @@ MODEL = {
   'history.watch_times': PAIRS,
 }
 # Sections that take any name, whose values are numbers.
-NAMED = {'model.important': WIDTH, 'model.small': WIDTH}
+NAMED = {'model.important': WIDTH, 'model.small': WIDTH, **EVENT_PAIRS}
 # Keys of entries of `tables` that are no options of a row optimizer.
 ENTRIES = dict.fromkeys(('rate', 'init', 'l2'), ZERO_OR_MORE)
 

@@ -19,6 +19,7 @@ _RANKERS = {
   'finalmlp': rankers.finalmlp,
   'fm': rankers.fm,
   'lr': rankers.lr,
+  'tbsm': rankers.tbsm,
   'wukong': rankers.wukong,
 }
 
@@ -34,7 +35,11 @@ MODELS_OF = {
   'ranking': _RANKERS,
   'request_ranking': {
     'stu': request_ranking.stu,
-    **{name: _pool_histories(make) for name, make in _RANKERS.items()},
+    **{
+      name: _pool_histories(make)
+      for name, make in _RANKERS.items()
+      if name != 'tbsm'  # it reads events one by one
+    },
   },
 }
 # Kind of task -> what its models do, and a config that has them as variants.
@@ -47,8 +52,12 @@ _SAYINGS = {
 # model is: another model keeps it.
 KEPT = ('dim', 'max_len', 'dtype', 'remat')
 # Keys other than the fields' defaults that a model wants on data of one's own.
-# Wukong multiplies vectors with vectors: of small ones nothing would be left.
-WANTED = {'wukong': {'data.init_std': 0.05, 'model.norm_eps': 1e-8}}
+# Wukong and TBSM multiply vectors with vectors: of small ones nothing would be
+# left.
+WANTED = {
+  'tbsm': {'data.init_std': 0.05},
+  'wukong': {'data.init_std': 0.05, 'model.norm_eps': 1e-8},
+}
 
 
 def describe_models(

@@ -42,6 +42,11 @@ def finalmlp(**fields) -> ConfigDict:
   return make_model_section('finalmlp', fields)
 
 
+def tbsm(**fields) -> ConfigDict:
+  """TBSM, and baselines over the same histories; see `models.TBSM`."""
+  return make_model_section('tbsm', fields)
+
+
 def wukong(**fields) -> ConfigDict:
   """Wukong; see `models.Wukong`."""
   return make_model_section('wukong', fields)

@@ -21,9 +21,9 @@ def ranking() -> ConfigDict:
       # 'module:NAME' of parts from outside the library; see docs/extending.md.
       'extensions': '',
       'data': {
-        # The format of the data: 'clicks' or 'drift' (generated), 'csv',
-        # 'parquet', 'libsvm', 'criteo', 'frappe' or 'prepared'; see
-        # docs/ranking_data.md.
+        # The format of the data: 'clicks', 'drift' or 'interests'
+        # (generated), 'csv', 'parquet', 'libsvm', 'criteo', 'frappe',
+        # 'movielens_clicks', 'taobao' or 'prepared'; see docs/ranking_data.md.
         'name': 'clicks',
         'path': '',  # The file or directory of the raw data.
         # The directory of prepared blocks; '' is `WORKDIR/data`.
@@ -203,6 +203,82 @@ def ranking() -> ConfigDict:
           'lost': 0.0,
           'seed': 0,  # Seed of the whole stream.
         },
+        # The generated stream of 'interests'; see
+        # docs/ranking_data.md#the-stream-of-interests.
+        'interests': {
+          'users': 10_000,  # Users of the stream.
+          'impressions': 10,  # Candidates that each of them is shown.
+          'history': 20,  # The most events of a history.
+          # Mean seconds between two events of an average user.
+          'gap_s': 21_600,
+          # Deviation of the logarithm of a user's mean gap.
+          'activity': 0.5,
+          # Seconds from the first possible impression to the last one.
+          'span_s': 2_419_200,
+          'items': 240,  # Items in all categories together.
+          'categories': 12,  # Categories.
+          # Exponent of the frequencies of categories, and of items within one.
+          'zipf': 0.5,
+          'favourites': 3,  # Categories that a user likes.
+          'loyal': 0.6,  # The share of the events that are about them.
+          # Deviation of the part of the logit that decays with the age of
+          # events; 0 switches it off, as with the other parts.
+          'decay': 1.0,
+          'half_life_s': 43_200.0,  # Seconds after which half of it is left.
+          # Deviation of the part of events whose age is near a multiple of the
+          # period.
+          'periodic': 1.0,
+          'period_s': 86_400,  # Seconds of a period.
+          # How near to a multiple an age must be, in periods.
+          'period_width': 0.1,
+          # Deviation of the part in which the order of events matters.
+          'order': 1.0,
+          'kinds': 4,  # Kinds of categories, for that part.
+          # Deviation of the part of what a user always likes.
+          'taste': 0.5,
+          'rate': 0.3,  # The expected share of clicks.
+          # What is held out: 'users', or the last stretch of 'time'.
+          'split': 'users',
+          # The share of the users, or of the time, that validates.
+          'valid_share': 0.1,
+          # The share of the users, or of the time, that tests.
+          'test_share': 0.1,
+          'seed': 0,  # Seed of the whole stream.
+        },
+        # The examples of 'movielens_clicks'; see
+        # docs/ranking_data.md#movielens-as-clicks.
+        'movielens_clicks': {
+          'history': 20,  # The most ratings of a history.
+          # The fewest ratings of a history, so that the first ratings of a user
+          # give no example.
+          'least': 1,
+          # The most examples of a user, drawn from all; 0 takes all.
+          'windows': 0,
+          'valid_share': 0.1,  # The share of the users that validate.
+          'test_share': 0.1,  # The share of the users that test.
+          'seed': 0,  # Seed of the split, of labels and of random films.
+        },
+        # The examples of 'taobao'; see docs/ranking_data.md#taobao.
+        'taobao': {
+          # 'corrected', in which users who validate do not train and random
+          # items are none that their user ever touched, or 'published'.
+          'split': 'corrected',
+          'history': 20,  # The most events of a history: T.
+          # The last events of a user that count, with the target.
+          'most': 200,
+          # Positive windows of a user with a long history, and as many negative
+          # ones: P.
+          'points': 10,
+          # The share of the users that do not test: those whose last event is
+          # earlier than that of the others.
+          'train_quantile': 0.7,
+          'valid_share': 0.1,  # The share of these users that validate.
+          # Megabytes of the rows that are sorted or merged at a time.
+          'memory_mb': 256,
+          # Whether to 'refuse' rows with a time below zero, or to 'drop' them.
+          'negative_times': 'refuse',
+          'seed': 0,  # Seed of all draws.
+        },
       },
       # (regex of tables, {key: value}) pairs: settings by table; the first
       # match counts. See docs/training.md#settings-by-table.
@@ -289,9 +365,15 @@ def ranking() -> ConfigDict:
 
 def ranking_smoke(config: ConfigDict) -> ConfigDict:
   """Shrinks an experiment to seconds on two CPU cores, on generated data."""
-  if config.data.name != 'drift':  # whose columns are those of before
+  if config.data.name in ('movielens_clicks', 'taobao'):
+    # Generated, with the same columns.
+    config.data.name, config.data.path = 'interests', ''
+  elif config.data.name not in ('drift', 'interests'):
     _use_clicks(config.data)
   config.data.drift.update(windows=6, rows=500, values=20)
+  config.data.interests.update(
+    users=300, history=8, items=60, categories=6, favourites=2, kinds=2
+  )
   config.loss.prior = ()  # of other data
   shrink_ranker(config.model)
   config.train.batch_size = 128

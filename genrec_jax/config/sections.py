@@ -7,7 +7,7 @@ value.
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import models, request_models
+from genrec_jax.config import event_models, models, request_models
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.loading import hint_nearest
 
@@ -22,6 +22,7 @@ MODEL_CLASSES = {
   'finalmlp': models.FinalMLP,
   'fm': models.FM,
   'lr': models.LR,
+  'tbsm': event_models.TBSM,
   'wukong': models.Wukong,
   'stu': request_models.STU,
 }
@@ -31,13 +32,14 @@ def optimizer(**fields) -> ConfigDict:
   """How weights move; see docs/training.md."""
   return make_section(
     dict(
-      # The optimizer of all dense parameters: 'adamw', 'adam' or 'sgd'.
+      # The optimizer of all dense parameters: 'adamw', 'adam', 'adagrad' or
+      # 'sgd'.
       name='adamw',
       # The highest rate: after the warm-up, before the schedule lowers it.
       learning_rate=1e-3,
       b1=0.9,  # Decay of the mean of gradients.
       b2=0.98,  # Decay of the mean of squared gradients.
-      eps=1e-8,  # Added to the root of that mean.
+      eps=1e-8,  # Added to the root of that mean, or sum ('adagrad').
       # Decoupled decay of every dense parameter, in 'adamw' alone.
       weight_decay=0.0,
       # How all rates go on after the warm-up: 'constant', 'linear', 'cosine' or

@@ -32,6 +32,8 @@ END = 'END'  # the file that says that no part follows
 # new names; now and then it is read all the same, for file systems whose times
 # cannot be relied on.
 _SETTLED_S, _READ_ANYWAY_S = 2.0, 60.0
+_WAITS_S = 10.0  # in silence
+_SHOWN = 3  # names in a message
 
 Stamp = list[int]  # [size, mtime_ns, crc32] of a file
 _T = TypeVar('_T')
@@ -155,9 +157,22 @@ class PartDirectory:
     self._seen = since, _Names(before, sorted(names))
     return self._seen[1]
 
+  def describe_wait(self, last: str) -> str:
+    """What is waited for behind a part, '' for the first one."""
+    if last:
+      return f'{self.path} has no part behind {last}, and no {END}'
+    others = sorted(x.name for x in self.path.iterdir() if x.name != END)
+    if not others:
+      return f'{self.path} is empty'
+    shown = ', '.join(others[:_SHOWN]) + ' ...' * (len(others) > _SHOWN)
+    return (
+      f'no file of {self.path} matches {self._pattern!r} '
+      f'(data.stream.pattern); it has {shown}'
+    )
+
   def has_end(self) -> bool:
     """Whether no further part will appear."""
-    return (self.path / END).exists()
+    return (self.path / END).is_file()
 
   def check_content(self, taken: Mapping[str, Stamp]) -> None:
     """Refuses taken parts that are other files now; deleted ones may be."""
@@ -189,6 +204,7 @@ class GrowingBatches(grain.IterDataset):
     stop: Callable[[], bool] = lambda: False,
     kept: int = KEPT_PARTS,
     tells_ends: bool = False,
+    log: Callable[[str], object] | None = None,
   ):
     """Names a directory; nothing is read before the first batch.
 
@@ -204,6 +220,7 @@ class GrowingBatches(grain.IterDataset):
       kept: of so many parts the state remembers the contents.
       tells_ends: whether the state says how many batches the present part has,
         for `part_place.locate_part`.
+      log: told what is waited for where that takes long; None for nobody.
     """
     super().__init__()
     self.directory, self.pattern = pathlib.Path(directory), pattern
@@ -214,6 +231,7 @@ class GrowingBatches(grain.IterDataset):
     self.stop = stop
     self.kept = kept
     self.tells_ends = tells_ends
+    self.log = log
 
   def __iter__(self) -> '_GrowingIterator':
     return _GrowingIterator(self)
@@ -236,6 +254,7 @@ class _GrowingIterator(grain.DatasetIterator):
     self._closed = False
     self._pool = concurrent.futures.ThreadPoolExecutor(1)
     self._ahead: tuple[str, concurrent.futures.Future] | None = None
+    self._told = ''
 
   def get_state(self) -> dict:
     state = {
@@ -321,6 +340,11 @@ class _GrowingIterator(grain.DatasetIterator):
       waited = stream.idle_s is not None and idle > stream.idle_s
       if has_end or self._closed or stream.stop() or waited:
         raise StopIteration
+      if stream.log and idle > _WAITS_S:
+        text = self._directory.describe_wait(last)
+        if text != self._told:
+          stream.log(f'stream: waiting: {text}')
+        self._told = text
       clock.sleep(stream.poll_s)
     self._directory.check_content(self._taken)
     ahead, self._ahead = self._ahead, None

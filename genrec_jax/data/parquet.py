@@ -48,6 +48,8 @@ def _open_file(path: pathlib.Path, **options) -> Iterator[pq.ParquetFile]:
     # pyarrow maps what is on a disk; of a store it reads pieces.
     is_local = isinstance(path, pathlib.Path)
     source = path if is_local else stack.enter_context(path.open('rb'))
+    # Of files whose pages have checksums; of others it changes nothing.
+    options = {'page_checksum_verification': True} | options
     yield stack.enter_context(pq.ParquetFile(source, **options))
 
 

@@ -16,11 +16,14 @@ class PartPlace:
     used: batches of it that were taken.
     batches: how many it has; 0 for a part without examples, and in the states
       of streams that do not say it.
+    number: how many parts have been taken, this one included; 0 before the
+      first, and in checkpoints of earlier versions.
   """
 
   name: str = ''
   used: int = 0
   batches: int = 0
+  number: int = 0
 
   @property
   def is_end(self) -> bool:
@@ -39,5 +42,8 @@ def locate_part(state: Mapping) -> PartPlace:
     state: what its `get_state` returns, also after a trip through JSON.
   """
   return PartPlace(
-    state.get('current', ''), state.get('used', 0), state.get('batches', 0)
+    state.get('current', ''),
+    state.get('used', 0),
+    state.get('batches', 0),
+    state.get('older', 0) + len(state.get('taken', ())),
   )

@@ -16,6 +16,7 @@ if __name__ == '__main__':  # other imports take the time of a Ctrl-C
   interruption.install()
 
 import argparse
+import logging
 import pathlib
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from genrec_jax.data.parquet import pa, pq
 from genrec_jax.distill import score_columns
 from genrec_jax.distill.teacher_store import TeacherStore
 
+LOG = logging.getLogger('genrec_jax')
 MISSING = ('error', 'unannotated', 'wait')
 _POLL_S = 1.0
 
@@ -61,7 +63,14 @@ def attach_scores(
       f'{", ".join(table.column_names)}'
     )
   ids = table['example_id'].to_numpy()
+  told = False
   while not (found := store.lookup(ids)).found.all() and missing == 'wait':
+    if not told:
+      LOG.warning(
+        'waiting for the scores of %d of %d examples, as of example %d',
+        np.sum(~found.found), len(ids), ids[np.argmin(found.found)],
+      )  # fmt: skip
+    told = True
     wait()
     store.refresh()
   lacking = int(np.sum(~found.found))
@@ -69,8 +78,8 @@ def attach_scores(
     first = ids[np.argmin(found.found)]
     raise ValueError(
       f'{lacking:,} of {len(ids):,} examples have no score, as example '
-      f"{first}; with missing='unannotated' they count as such, and 'wait' "
-      'waits for them'
+      f'{first}; with --missing unannotated they count as such, and with '
+      '--missing wait it is waited for them'
     )
   labels = store.labels
   return append_scores(
@@ -122,10 +131,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     '--missing', choices=MISSING, default='error',
     help='what is done about examples that the store lacks (error)',
   )  # fmt: skip
-  parser.add_argument('--column', default='teacher', help='(teacher)')
+  parser.add_argument(
+    '--column', default='teacher',
+    help='of the scores in OUT; their weight is COLUMN_weight (teacher)',
+  )  # fmt: skip
   args = parser.parse_args(argv)
   store = TeacherStore.open_existing(args.scores)
-  table = pq.read_table(args.examples)
+  try:
+    table = pq.ParquetFile(args.examples).read()
+  except (OSError, pa.ArrowException) as error:
+    raise ValueError(
+      f'{args.examples} cannot be read as a Parquet file: {error}'
+    ) from None
   table, lacking = attach_scores(table, store, args.missing, args.column)
   with scratch.replaced_file(pathlib.Path(args.out)) as partial:
     pq.write_table(table, partial)

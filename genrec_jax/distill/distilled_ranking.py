@@ -85,6 +85,8 @@ class DistilledRanking(Ranking):
     weight = self.teacher.weight
     counts = batch.extra(weight) if weight else jnp.ones(len(scores))
     counts = counts.astype(jnp.float32)
+    # Refused where rows are read, see `score_checks`; never learned from.
+    counts = jnp.where(counts >= 0, counts, jnp.nan)
     # What stands where there is no score must not reach a gradient as 0 * NaN.
     known = (counts > 0)[:, None]
     scores = jnp.where(known, scores.astype(jnp.float32), 0.0)

@@ -13,8 +13,7 @@ from genrec_jax import sealed
 
 # What becomes of a label of an example. Of several events, the largest counts.
 BEHIND, AFTER_EMISSION, JOINED = 1, 2, 3
-_NEVER = np.iinfo(np.int64).max  # the time of a label that has not come
-_MAGIC = b'genrec-join-1\n'
+_MAGIC = b'genrec-join-2\n'
 
 
 def find_rows(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -40,21 +39,19 @@ class OpenExamples:
     tables: their columns, one table, or none before the first was read.
     own: `[N, S]` bool, which streams have them.
     fate: `[N, L]` int8, what has become of each label; 0 if it has not come.
-    value: `[N, L]` float32; 0 if it has not come.
-    label_time: `[N, L]` int64, of the event that the value is of.
+    value: `[N, L]` float32, the largest that has come; 0 for none.
   """
 
   tables: tuple[pa.Table, ...]
   own: np.ndarray
   fate: np.ndarray
   value: np.ndarray
-  label_time: np.ndarray
 
   @classmethod
   def of_none(cls, streams: int, labels: int) -> 'OpenExamples':
     """Before anything was read."""
     own, fate = np.zeros((0, streams), bool), np.zeros((0, labels), np.int8)
-    return cls((), own, fate, fate.astype(np.float32), fate.astype(np.int64))
+    return cls((), own, fate, fate.astype(np.float32))
 
   def __len__(self) -> int:
     return len(self.own)
@@ -103,45 +100,33 @@ class OpenExamples:
       _lengthen(self.own, fresh, False),
       _lengthen(self.fate, fresh, 0),
       _lengthen(self.value, fresh, 0),
-      _lengthen(self.label_time, fresh, _NEVER),
     )
     mine = first_of[len(self) :]
     grown.own[place[mine], owner] = True
     return grown, mine
 
   def label(
-    self,
-    fate: np.ndarray,
-    cell: np.ndarray,
-    time: np.ndarray,
-    value: np.ndarray,
+    self, fate: np.ndarray, cell: np.ndarray, value: np.ndarray
   ) -> 'OpenExamples':
     """These with labels that have come.
 
     Args:
       fate: `[N, L]` int8, all fates by now.
       cell: `[E]`, of each event that can be joined: row x L + label.
-      time: `[E]` int64.
       value: `[E]` float32.
     """
-    # The earliest event of each cell, and the largest value of the earliest.
-    order = np.lexsort((-value, time, cell))
-    cell, first = np.unique(cell[order], return_index=True)
-    time, value = time[order][first], value[order][first]
-    times, values = self.label_time.copy(), self.value.copy()
-    flat_times, flat_values = times.reshape(-1), values.reshape(-1)
-    old_time, old_value = flat_times[cell], flat_values[cell]
-    wins = (time < old_time) | ((time == old_time) & (value > old_value))
-    flat_times[cell[wins]] = time[wins]
-    flat_values[cell[wins]] = value[wins]
-    return dataclasses.replace(self, fate=fate, value=values, label_time=times)
+    # What has come counts whatever it is, even below the 0 of what has not.
+    values = np.where(self.fate == JOINED, self.value, -np.inf)
+    np.maximum.at(values.reshape(-1), cell, value)
+    values = np.where(fate == JOINED, values, 0).astype(np.float32)
+    return dataclasses.replace(self, fate=fate, value=values)
 
   def take(self, rows: np.ndarray) -> 'OpenExamples':
     """Some of the rows, by number or by mask."""
     if rows.dtype == bool:
       rows = np.flatnonzero(rows)
     tables = [x.take(pa.array(rows)).combine_chunks() for x in self.tables]
-    arrays = (self.own, self.fate, self.value, self.label_time)
+    arrays = (self.own, self.fate, self.value)
     return OpenExamples(tuple(tables), *(array[rows] for array in arrays))
 
   def make_table(self, labels: Sequence[str]) -> pa.Table:
@@ -193,7 +178,7 @@ def encode(body: dict, open_examples: OpenExamples, emitted: Emitted) -> bytes:
   body = body | dict(has_schema=bool(open_examples.tables))
   states = {
     f'{name}_{i}': column
-    for name in ('own', 'fate', 'value', 'label_time')
+    for name in ('own', 'fate', 'value')
     for i, column in enumerate(getattr(open_examples, name).T)
   }
   known = {f'fate_{i}': column for i, column in enumerate(emitted.fate.T)}
@@ -245,7 +230,7 @@ def decode(content: bytes, where: str) -> tuple[dict, OpenExamples, Emitted]:
   open_examples = OpenExamples(
     (examples,) if body['has_schema'] else (),
     stack(states, 'own', streams),
-    *(stack(states, x, labels) for x in ('fate', 'value', 'label_time')),
+    *(stack(states, x, labels) for x in ('fate', 'value')),
   )
   ids, times = known['example_id'].to_numpy(), known['time'].to_numpy()
   return body, open_examples, Emitted(ids, times, stack(known, 'fate', labels))

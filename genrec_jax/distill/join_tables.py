@@ -57,7 +57,7 @@ def read_impressions(
     pa.array(_read_integers(table, key, f'the impressions of {where}'))
     for key in KEYS
   ]
-  columns += [_decode_dictionary(table[name]) for name in names]
+  columns += [_simplify_type(table[name]) for name in names]
   return pa.table(columns, [*KEYS, *names]).combine_chunks()
 
 
@@ -116,11 +116,19 @@ def check_schema(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
       f'missing {missing}, additional {strange}'
     )
   table = table.select(schema.names)
-  for old, new in zip(schema, table.schema, strict=True):
-    if old.type != new.type:
+  for at, (old, new) in enumerate(zip(schema, table.schema, strict=True)):
+    if pa.types.is_null(new.type):  # of a file in which it is empty throughout
+      table = table.set_column(at, old.name, table[at].cast(old.type))
+    elif pa.types.is_null(old.type):
       raise ValueError(
         f'the impressions of {where} have {new.name!r} of type {new.type}, and '
-        f'those before {old.type}'
+        'all rows before were empty, so that nobody knew: write the column '
+        'with its type in every file'
+      )
+    elif old.type != new.type:
+      raise ValueError(
+        f'the impressions of {where} have {new.name!r} of type {new.type}, and '
+        f'those before {old.type}: write one type in every file'
       )
   return table
 
@@ -181,8 +189,11 @@ def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
   return joined
 
 
-def _decode_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
-  """The values themselves: dictionaries depend on what was read together."""
-  if pa.types.is_dictionary(column.type):
-    return column.cast(column.type.value_type)
+def _simplify_type(column: pa.ChunkedArray) -> pa.ChunkedArray:
+  """The values themselves: how they are packed depends on who wrote a file."""
+  kind = column.type
+  if pa.types.is_dictionary(kind):
+    column = column.cast(kind.value_type)
+  if pa.types.is_large_string(column.type):
+    return column.cast(pa.string())
   return column

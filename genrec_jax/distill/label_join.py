@@ -40,6 +40,7 @@ from genrec_jax.distill.join_state import (
 )
 
 LOG = logging.getLogger('genrec_jax')
+_FAR = 1 << 61
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +60,7 @@ class JoinCounts:
     after_emission: dropped, in time, but read after the example was given out.
     unknown: dropped, of examples that are not known (any more).
     duplicates: of labels that are counted already.
+    early: of all labels, those from before their impression, which count.
   """
 
   impressions: int = 0
@@ -73,11 +75,28 @@ class JoinCounts:
   after_emission: int = 0
   unknown: int = 0
   duplicates: int = 0
+  early: int = 0
 
   @property
   def lost(self) -> int:
     """Labels that no example has got."""
     return self.behind_attribution + self.after_emission + self.unknown
+
+  def describe_lost(self) -> str:
+    """How many labels were lost for which reason.
+
+    >>> JoinCounts(joined=6, unknown=2).describe_lost()
+    '25.00% of labels are lost (2 of unknown examples)'
+    """
+    reasons = {
+      'later than --attribution_s': self.behind_attribution,
+      'read after their window': self.after_emission,
+      'of unknown examples': self.unknown,
+    }
+    told = [f'{count:,} {text}' for text, count in reasons.items() if count]
+    return f'{self.share_lost:.2%} of labels are lost' + (
+      f' ({", ".join(told)})' if told else ''
+    )
 
   @property
   def share_lost(self) -> float:
@@ -359,8 +378,9 @@ class LabelJoin:
     known = row >= 0
     row = row[known]
     self._count(labels=len(entries), unknown=len(known) - len(row))
-    label, time = entries.label[known], entries.time[known]
-    delay = time - times[row]
+    label = entries.label[known]
+    # Times of labels may be any; their differences must not wrap around.
+    delay = np.clip(entries.time[known], -_FAR, _FAR) - times[row]
     code = np.where(
       delay > self.attribution_s,
       BEHIND,
@@ -379,12 +399,12 @@ class LabelJoin:
       after_emission=change[AFTER_EMISSION],
       behind_attribution=change[BEHIND],
       duplicates=len(cell) - np.sum(old == 0),
+      early=np.sum(delay < 0),
     )
     can_join = code == JOINED
     self._open = waiting.label(
       after[:count],
       cell[can_join],
-      time[can_join],
       entries.value[known][can_join],
     )
     self._emitted = dataclasses.replace(self._emitted, fate=after[count:])

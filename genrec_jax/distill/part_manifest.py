@@ -251,9 +251,13 @@ class PartDirectory:
   def _end_commit(self) -> None:
     """Gives committed files their names; any process may, at any time."""
     folders = set()
-    for name in self._body['parts']:
+    for name, part in self._body['parts'].items():
       path = self.path / name
-      if not path.exists() and _hide(path).exists():
+      if not _hide(path).exists():
+        continue
+      if path.exists():
+        self._refuse_foreign(path, part)
+      else:
         try:
           os.replace(_hide(path), path)
         except FileNotFoundError:  # another process was faster
@@ -261,6 +265,39 @@ class PartDirectory:
         folders.add(path.parent)
     for folder in sorted(folders):
       storage.sync_path(folder)
+
+  def _refuse_foreign(self, path: pathlib.Path, part: Mapping) -> None:
+    """Where a file of a commit shall be, there may be none but itself."""
+    try:
+      content = sealed.read_regular(path, part['size'])
+      is_own = zlib.crc32(content) == part['crc32']
+    except FileNotFoundError:
+      return  # another process is at it
+    except (OSError, ValueError):
+      is_own = False
+    if not is_own:
+      raise ValueError(
+        f'{path} is not what was written for it: a file of the same name was '
+        'there before; remove it, and start again'
+      )
+
+  def check_sizes(self) -> None:
+    """Refuses a directory in which a listed file is gone or has another size.
+
+    Raises:
+      FileNotFoundError: one is gone.
+      DamagedError: one has another size.
+    """
+    for name, part in self._body['parts'].items():
+      path = self.path / name
+      try:
+        size = path.stat().st_size
+      except FileNotFoundError:
+        raise FileNotFoundError(
+          f'{path} is missing; {self._remedy()}'
+        ) from None
+      if size != part['size']:
+        raise self._damaged(path, f'{size:,} bytes instead of {part["size"]:,}')
 
   def _list_staged(self) -> list[pathlib.Path]:
     """Hidden files of commits, but those of directories within this one."""

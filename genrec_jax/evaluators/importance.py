@@ -35,6 +35,9 @@ def permute_feature(
 ) -> rows_lib.Rows:
   """The examples with the values of one feature in another order.
 
+  A column of a history takes the other columns with it: lists of other
+  examples have other lengths, and an event would be made of several.
+
   Args:
     rows: N examples.
     features: of the data set, in order.
@@ -42,9 +45,12 @@ def permute_feature(
     order: `[N]`, whose value each example gets.
   """
   feature = features[number]
-  if feature.pooled:
-    bags = {**rows.bags, feature.name: rows.bags[feature.name].take(order)}
-    return dataclasses.replace(rows, bags=bags)
+  if feature.is_list:
+    moved = [feature]
+    if feature.history:
+      moved = [f for f in features if f.history == feature.history]
+    bags = {f.name: rows.bags[f.name].take(order) for f in moved}
+    return dataclasses.replace(rows, bags={**rows.bags, **bags})
   name = 'numbers' if feature.kind == 'numeric' else 'ids'
   column = sum(f.kind == feature.kind for f in features[:number])
   values = getattr(rows, name).copy()
@@ -63,7 +69,8 @@ def permutation_importance(
   """What is lost when the values of a feature go to other examples.
 
   A feature whose information others carry too loses little: the model may have
-  used it all the same.
+  used it all the same. A history counts as one feature of its name and of the
+  kind 'history', since its columns can only move together.
 
   Args:
     measure: examples -> metrics ('auc' and 'logloss' among them).
@@ -81,8 +88,12 @@ def permutation_importance(
     raise ValueError(
       f'report.importance_repeats is {repeats}, must be positive'
     )
-  base, losses = measure(rows), []
+  base, losses, seen = measure(rows), [], set()
   for number, feature in enumerate(features):
+    name = feature.history or feature.name
+    if name in seen:
+      continue
+    seen.add(name)
     drops, rises = [], []
     for repeat in range(repeats):
       rng = np.random.default_rng([seed, number, repeat])
@@ -92,8 +103,8 @@ def permutation_importance(
       rises.append(now['logloss'] - base['logloss'])
     losses.append(
       {
-        'feature': feature.name,
-        'kind': feature.kind,
+        'feature': name,
+        'kind': 'history' if feature.history else feature.kind,
         'auc_drop': float(np.mean(drops)),
         'auc_drop_std': _standard_deviation(drops),
         'logloss_rise': float(np.mean(rises)),

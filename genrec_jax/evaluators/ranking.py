@@ -201,11 +201,12 @@ class RankingEvaluator:
     shards = self._runtime.eval_shards
     size = self._config.batch_size
     size += -size % shards
+    lists = collation.list_lengths(rows, self._split.names)
     capacities = {
       name: pipeline.capacity_for(
-        int(np.sort(bags.lengths)[-(size // shards) :].sum())
+        int(np.sort(lengths)[-(size // shards) :].sum())
       )
-      for name, bags in rows.bags.items()
+      for name, lengths in lists.items()
     }
     for a in range(0, len(rows), size):
       yield collation.collate_rows(

@@ -40,7 +40,7 @@ LOG = logging.getLogger('genrec_jax')
 
 Retriever = Literal['hstu', 'sasrec']
 Ranker = Literal[
-  'dcn', 'deepfm', 'dlrm', 'dnn', 'finalmlp', 'fm', 'lr', 'wukong'
+  'dcn', 'deepfm', 'dlrm', 'dnn', 'finalmlp', 'fm', 'lr', 'tbsm', 'wukong'
 ]
 _TASKS = ('retrieval', 'ranking')
 RETRIEVERS, RANKERS = (tuple(MODELS_OF[task]) for task in _TASKS)
@@ -110,9 +110,10 @@ def fit(
   neither recommended nor counted as hits, unless `settings` says
   `{'eval.filter_seen': 'none'}`.
 
-  To rank ('wukong', 'dlrm', 'dcn', 'deepfm', 'finalmlp', 'dnn', 'fm', 'lr'), a
-  row is an example with a label of 0 or 1. All other columns are features:
-  text and whole numbers are categories, floats are numbers, lists are sets.
+  To rank ('wukong', 'dlrm', 'dcn', 'deepfm', 'finalmlp', 'dnn', 'fm', 'lr', and
+  'tbsm' where there are histories), a row is an example with a label of 0 or 1.
+  All other columns are features: text and whole numbers are categories, floats
+  are numbers, lists are sets.
 
   >>> import genrec_jax
   >>> clicks = {

@@ -11,6 +11,7 @@ from genrec_jax.models import (
   lr,
   sasrec,
   stu,
+  tbsm,
   wukong,
 )
 
@@ -23,6 +24,7 @@ RANKERS = {  # of examples
   'dlrm': dlrm.DLRM,
   'dcn': dcn.DCN,
   'finalmlp': finalmlp.FinalMLP,
+  'tbsm': tbsm.TBSM,
   'wukong': wukong.Wukong,
 }
 REQUEST_MODELS = {'stu': stu.STU}  # of requests, beside pooled rankers

@@ -15,18 +15,24 @@ LINEAR = '.linear'  # ends the names of tables of first-order weights
 
 
 def table_features(features: Features) -> list[FeatureSpec]:
-  """Those that read a table, in order."""
-  return [f for f in features if f.kind != 'numeric']
+  """Those of `Inputs.vectors`: a vector of a table each, in order."""
+  return [f for f in features if f.has_table and not f.history]
 
 
 def numeric_features(features: Features) -> list[FeatureSpec]:
-  """Those that are numbers, in order."""
+  """Those of `Inputs.numbers`: a number each, in order."""
   return [f for f in features if f.kind == 'numeric']
 
 
+def list_histories(features: Features) -> dict[str, list[FeatureSpec]]:
+  """Name of each history of `Inputs.histories` -> its columns, in order."""
+  names = dict.fromkeys(f.history for f in features if f.history)
+  return {h: [f for f in features if f.history == h] for h in names}
+
+
 def same_width(config, features: Features) -> dict[str, int]:
-  """`config.dim` for each feature with a table."""
-  return {f.name: config.dim for f in table_features(features)}
+  """`config.dim` for each feature with a table, also of histories."""
+  return {f.name: config.dim for f in features if f.has_table}
 
 
 def first_order_table(config, feature: FeatureSpec) -> str:
@@ -68,9 +74,13 @@ class Ranker(nnx.Module):
       of single numbers, as tables do of values: FuxiCTR counts them among the
       embeddings.
     hidden_width: of `Backbone.hidden`; 0 for models without a hidden layer.
+    reads_histories: whether it is given histories event by event,
+      `Inputs.histories`. To other models their sequences are pooled features,
+      and their numbers nothing that can be read.
   """
 
   linear = False
+  reads_histories = False
   hidden_width = 0
   widths = staticmethod(same_width)
   outer_sites: tuple[tuple[str, ...], ...] = ()

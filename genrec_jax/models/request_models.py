@@ -12,7 +12,9 @@ from genrec_jax.models import RANKERS
 from genrec_jax.models.pooled_requests import PooledRanker
 from genrec_jax.models.stu import STU
 
-NAMES = ('stu', *sorted(RANKERS))
+# A model that reads histories event by event has nothing of a pool.
+POOLED = {n: x for n, x in RANKERS.items() if not x.reads_histories}
+NAMES = ('stu', *sorted(POOLED))
 HISTORY = 'history'  # the section of a ranking model with `PooledRequests`
 
 
@@ -43,17 +45,17 @@ class RequestModel:
     """
     if name == 'stu':
       return cls(name, STU.Config(**fields, **limits))
-    if name not in RANKERS:
+    if name not in POOLED:
       raise ValueError(
         f'model.name is {name!r}; models for requests are {", ".join(NAMES)}'
       )
     fields = dict(fields)
     pooled = PooledRequests(**fields.pop(HISTORY, {}))
-    return cls(name, RANKERS[name].Config(**fields), pooled)
+    return cls(name, POOLED[name].Config(**fields), pooled)
 
   def build(self, spec: RequestSpec, rngs: nnx.Rngs) -> nnx.Module:
     """The model for such requests, with fresh parameters."""
     if self.pooled is None:
       return STU(self.config, spec, rngs)
-    ranker = RANKERS[self.name]
+    ranker = POOLED[self.name]
     return PooledRanker(ranker, self.config, self.pooled, spec, rngs)

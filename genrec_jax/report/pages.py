@@ -42,6 +42,7 @@ _MODELS = {
   'dlrm': 'DLRM',
   'dcn': 'DCN-V2',
   'finalmlp': 'FinalMLP',
+  'tbsm': 'TBSM',
   'wukong': 'Wukong',
 }
 

@@ -25,6 +25,10 @@ OPTIMIZERS = {
   ),
   'adam': lambda lr, c: optax.adam(lr, b1=c.b1, b2=c.b2, eps=c.eps),
   'sgd': lambda lr, c: optax.sgd(lr),
+  # Sums of squares begin with 0, as in PyTorch and as those of rows do.
+  'adagrad': lambda lr, c: optax.adagrad(
+    lr, initial_accumulator_value=0.0, eps=c.eps
+  ),
 }
 # What row optimizers call the keys of `optimizer.rows` that have other names.
 ROW_OPTIONS = {'b1': 'beta1', 'b2': 'beta2'}

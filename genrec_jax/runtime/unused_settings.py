@@ -20,7 +20,12 @@ UNSET = {
   'packed_as': ('',),
 }
 MOMENTS = ('b1', 'b2', 'eps')
-USED = {'adamw': (*MOMENTS, 'weight_decay'), 'adam': MOMENTS, 'sgd': ()}
+USED = {
+  'adamw': (*MOMENTS, 'weight_decay'),
+  'adam': MOMENTS,
+  'sgd': (),
+  'adagrad': ('eps',),
+}
 # Of the rows of tables: options of some row optimizers, and of all of them.
 OPTIONS = ('b1', 'b2', 'eps', 'momentum')
 USED_BY_ROWS = {

@@ -37,11 +37,8 @@ import argparse
 from collections.abc import Sequence
 
 from genrec_jax import last_resort
-from genrec_jax.serve.annotator import (
-  AnnotateOptions,
-  Annotator,
-  describe_facts,
-)
+from genrec_jax.serve.annotate_options import AnnotateOptions
+from genrec_jax.serve.annotator import Annotator, describe_facts
 
 
 def parse_options(argv: Sequence[str] | None = None) -> AnnotateOptions:
@@ -60,24 +57,38 @@ def parse_options(argv: Sequence[str] | None = None) -> AnnotateOptions:
     '--attribution_s', type=int, required=True,
     help='how many seconds after its impression a label counts',
   )  # fmt: skip
-  add('--streams', nargs='+', default=(), help='(all directories of EVENTS)')
-  add('--labels', nargs='+', default=('label',), help='columns (label)')
+  add(
+    '--streams', nargs='+', default=(), metavar='NAME',
+    help='which directories of EVENTS are streams (all of them)',
+  )  # fmt: skip
+  add(
+    '--labels', nargs='+', default=('label',), metavar='COLUMN',
+    help='columns of the label events, 0 or 1 each (label)',
+  )  # fmt: skip
   add(
     '--lag', type=int, default=0,
     help='windows that the teacher is older than it could be (0)',
   )  # fmt: skip
-  add('--column', default='teacher', help='of the scores (teacher)')
+  add(
+    '--column', default='teacher',
+    help="what the column of the scores is called in students' parts; their "
+    'weight is COLUMN_weight (teacher)',
+  )  # fmt: skip
   add(
     '--late', choices=('wait', 'skip'), default='wait',
     help='what a window does whose teacher is late: wait for it, or go without '
     'scores, so that what comes out depends on how fast it was (wait)',
   )  # fmt: skip
   add('--poll', type=float, default=1.0, help='seconds between two looks (1)')
+  add(
+    '--most_lost', type=float, default=0.5, metavar='SHARE',
+    help='of the labels that may be lost; with more the service ends (0.5)',
+  )  # fmt: skip
   args = parser.parse_args(argv)
   return AnnotateOptions(
     args.events, args.out, args.teacher, args.window_s, args.attribution_s,
     tuple(args.streams), tuple(args.labels), args.lag, args.column,
-    args.late == 'wait', args.poll,
+    args.late == 'wait', args.poll, args.most_lost,
   )  # fmt: skip
 
 

@@ -18,10 +18,17 @@ import numpy as np
 
 from genrec_jax.data.growing import END
 from genrec_jax.data.parquet import pa, pq
-from genrec_jax.distill import part_manifest
+from genrec_jax.distill import part_manifest, score_columns
 from genrec_jax.distill.attach import append_scores, attach_scores
 from genrec_jax.distill.label_join import JoinedWindow, LabelJoin
 from genrec_jax.distill.teacher_store import Scores, TeacherStore
+from genrec_jax.serve.annotate_options import (
+  SCORES,
+  TEACHER,
+  AnnotateOptions,
+)
+from genrec_jax.serve.event_files import EventFiles, list_streams
+from genrec_jax.serve.join_watch import JoinWatch
 from genrec_jax.serve.scorer import Scorer
 from genrec_jax.serve.snapshots import (
   Snapshots,
@@ -32,58 +39,9 @@ from genrec_jax.serve.snapshots import (
 
 LOG = logging.getLogger('genrec_jax')
 KIND = 'annotated examples'
-KINDS = ('impressions', 'labels')  # of files of events
-TEACHER, SCORES = 'teacher', 'scores'  # directories; no stream is called so
 _REMEMBERED = 8  # windows whose ids are compared with what is scored
 _SETTINGS = ('streams', 'labels', 'window_s', 'attribution_s', 'lag', 'column')
-
-
-@dataclasses.dataclass(frozen=True)
-class AnnotateOptions:
-  """What a service is asked for.
-
-  Attributes:
-    events: directory of the streams.
-    out: directory of what is written.
-    teacher: workdir of the teacher's run.
-    window_s: seconds of a window.
-    attribution_s: how long after its impression a label counts.
-    streams: names of the streams; () is every directory of `events`.
-    labels: columns of the label events.
-    lag: windows that the teacher is older than it could be.
-    column: of the scores in the students' parts; of several labels
-      COLUMN_LABEL. COLUMN_weight is their weight.
-    is_patient: whether a window waits for its teacher. If not, it is written
-      without scores where the teacher is late, and what comes out depends on
-      how fast it was.
-    poll_s: seconds between two looks.
-  """
-
-  events: str
-  out: str
-  teacher: str
-  window_s: int
-  attribution_s: int
-  streams: tuple[str, ...] = ()
-  labels: tuple[str, ...] = ('label',)
-  lag: int = 0
-  column: str = 'teacher'
-  is_patient: bool = True
-  poll_s: float = 1.0
-
-  def __post_init__(self):
-    if self.lag < 0:
-      raise ValueError(
-        f'the lag is {self.lag}: it must be 0 or more, for a teacher scores '
-        'what it has not been trained on'
-      )
-    if not self.poll_s > 0:
-      raise ValueError(f'--poll is {self.poll_s}: it must be above 0')
-    for name in (TEACHER, SCORES):
-      if name in self.streams:
-        raise ValueError(
-          f'a stream cannot be called {name!r}: so is a directory of {self.out}'
-        )
+_WAITS_S = 10.0  # in silence
 
 
 class Annotator:
@@ -108,15 +66,20 @@ class Annotator:
       stop: asked while waiting; True ends the service.
     """
     if not options.streams:
-      found = _list_streams(options.events)
+      found = list_streams(options.events)
       options = dataclasses.replace(options, streams=found)
     self.options, self._log, self._stop = options, log, stop
+    self._events = EventFiles(
+      options.events, options.streams, options.labels, options.window_s
+    )
     settings = {key: getattr(options, key) for key in _SETTINGS}
     settings = json.loads(json.dumps(settings))  # lists for tuples
     fresh = dict(settings=settings, unit=0, windows=-1, taught=-1, join='')
     fresh |= dict(examples=0, rows=0, scored=0, finished=False, labels_lost=0.0)
+    fresh |= dict(is_ending=False)
     self._parts = part_manifest.PartDirectory(options.out, KIND, fresh)
     self._parts.recover()
+    self._parts.check_sizes()
     self.facts = self._parts.facts
     self._check_settings(settings)
     self._join = LabelJoin(
@@ -126,9 +89,12 @@ class Annotator:
       self._join = LabelJoin.from_bytes(self._parts.read(name), name)
     self._snapshots = Snapshots(options.teacher)
     self._store: TeacherStore | None = None
+    self._fingerprint = ''
+    self._watch = JoinWatch(options.events, options.most_lost)
     self._scorer: Scorer | None = None
     self._taught_ids = self._read_taught_ids()
     self._began, self._done = time.monotonic(), 0
+    self._waits_since, self._told = 0.0, set()
 
   def run(self) -> dict:
     """Annotates until the streams end, or until it is stopped.
@@ -136,28 +102,30 @@ class Annotator:
     Returns:
       The facts.
     """
+    if self.facts['finished'] or self.facts['is_ending']:
+      self._events.refuse_more(self.facts['unit'])
     while not self.facts['finished'] and not self._stop():
       unit = self.facts['unit']
-      tables = self._read_unit(unit)
-      if tables is not None:
+      is_last = self.facts['is_ending']
+      tables = None if is_last else self._events.read_unit(unit)
+      if is_last:
+        windows = self._join.finish()
+      elif tables is not None:
         windows = self._join.add_unit(unit, tables)
-        is_last = False
-      elif (pathlib.Path(self.options.events) / END).exists():
+        self._watch.look(self._join, unit, tables)
+      elif self._events.has_ended():
         # Looked for once more: the last unit may have come before the end did.
-        if self._read_unit(unit) is not None:
-          continue
-        self._refuse_gap(unit)
-        windows, is_last = self._join.finish(), True
-      else:
-        self._sleep()
+        if self._events.find_unit(unit) is None:
+          self._events.refuse_gap(unit)
+          # From here on there is no way back: windows are given out without
+          # what might have come.
+          self._commit({}, {**self.facts, 'is_ending': True})
         continue
+      else:
+        self._wait(lambda unit=unit: self._events.describe_wait(unit))
+        continue
+      self._waits_since = 0.0
       for window in windows:
-        if window.number < 0:
-          raise ValueError(
-            f'unit {unit} has an impression of the time '
-            f'{window.table["time"][0].as_py()}: times are whole seconds, 0 or '
-            'more'
-          )
         if window.number > self.facts['windows']:
           if not self._annotate(window, is_last and window is windows[-1]):
             return self.facts
@@ -171,6 +139,8 @@ class Annotator:
     """Writes a window to the teacher and the students; False if stopped."""
     number, file = window.number, f'{name_window(window.number)}.parquet'
     if number > self.facts['taught']:
+      self._refuse_columns(window)
+      self._refuse_scored(window)
       notes = _describe_times(window.table)
       content = _encode(window.table)
       facts = {**self.facts, 'taught': number}
@@ -188,6 +158,31 @@ class Annotator:
       return False
     self._write_students(window, file, scored or None)
     return True
+
+  def _refuse_columns(self, window: JoinedWindow) -> None:
+    """Events have no columns that parts will have of the service."""
+    options = self.options
+    own = score_columns.name_columns(options.labels, options.column)
+    for name in (*own, score_columns.name_weight(options.column)):
+      if name in window.table.column_names:
+        raise ValueError(
+          f'the impressions of window {window.number} have a column {name!r}, '
+          "which is that of the teacher's scores in what students read: give "
+          'it another name, or begin another directory with another --column'
+        )
+
+  def _refuse_scored(self, window: JoinedWindow) -> None:
+    """An id whose scores are in the store already is of another example."""
+    if self._store is None or name_window(window.number) in self._store.keys:
+      return
+    ids = window.table['example_id'].to_numpy()
+    known = self._store.lookup(ids).found
+    if known.any():
+      raise ValueError(
+        f'the example {ids[np.argmax(known)]} of window {window.number} has an '
+        'id of which an earlier window has scores: give each impression an id '
+        'of its own'
+      )
 
   def _find_source(self, number: int) -> tuple[int] | None:
     """(the window behind which the teacher scores,); None for no such one."""
@@ -213,7 +208,8 @@ class Annotator:
         return False
       if self._stop():
         return None
-      self._sleep()
+      self._wait(lambda: self._snapshots.describe_wait(source))
+    self._waits_since = 0.0
     self._check_age(window, source)
     self._check_parts(step, source)
     self._open_store()
@@ -297,7 +293,7 @@ class Annotator:
 
   def _describe(self, window: JoinedWindow, rows: int, scored: bool) -> str:
     count = len(window.table)
-    waiting = self._count_waiting()
+    waiting = self._events.count_from(self.facts['unit'] + 1)
     speed = self._done / max(1e-9, time.monotonic() - self._began)
     teacher = 'no teacher is old enough'
     if scored:
@@ -334,53 +330,6 @@ class Annotator:
           'use the same options, or another directory'
         )
 
-  def _read_unit(self, unit: int) -> dict[str, tuple] | None:
-    """Stream -> (impressions, labels); None while a file is missing."""
-    files = self._find_unit(unit)
-    if files is None:
-      return None
-    return {
-      stream: tuple(_read_table(path) for path in paths)
-      for stream, paths in files.items()
-    }
-
-  def _find_unit(self, unit: int) -> dict[str, list[pathlib.Path]] | None:
-    """Stream -> its files of a unit; None while one is missing."""
-    folder = pathlib.Path(self.options.events)
-    files = {
-      stream: [folder / stream / f'{kind}-{unit:06d}.parquet' for kind in KINDS]
-      for stream in self.options.streams
-    }
-    paths = [path for of_stream in files.values() for path in of_stream]
-    return files if all(path.exists() for path in paths) else None
-
-  def _list_units(self) -> dict[int, pathlib.Path]:
-    """Number of each unit of which there is a file -> one of its files."""
-    found = {}
-    for stream in self.options.streams:
-      folder = pathlib.Path(self.options.events) / stream
-      for kind in KINDS:
-        for path in folder.glob(f'{kind}-*.parquet'):
-          found[number_window(path.name)] = path
-    return found
-
-  def _refuse_gap(self, unit: int) -> None:
-    """The streams have ended, and more of them is there than was read."""
-    left = {u: path for u, path in self._list_units().items() if u >= unit}
-    if left:
-      raise ValueError(
-        f'{self.options.events} has ended (there is {END}), unit {unit} is not '
-        f'whole, and {left[max(left)]} is there: write the impressions and the '
-        'labels of every stream for every unit, empty ones too'
-      )
-
-  def _count_waiting(self) -> int:
-    """Units behind this one that lie there to be read."""
-    first = unit = self.facts['unit'] + 1
-    while self._find_unit(unit) is not None:
-      unit += 1
-    return unit - first
-
   def _read_taught_ids(self) -> dict[int, np.ndarray]:
     found = {}
     for number, name in [*self._list_taught().items()][-_REMEMBERED:]:
@@ -390,13 +339,28 @@ class Annotator:
     return found
 
   def _open_store(self) -> None:
-    if self._store is None:
+    """Opens the store of the teacher, which must be the one it was."""
+    fingerprint = fingerprint_run(self.options.teacher)
+    folder = pathlib.Path(self.options.out) / SCORES
+    if self._store is None or fingerprint != self._fingerprint:
       self._store = TeacherStore.open(
-        pathlib.Path(self.options.out) / SCORES,
+        folder,
         teacher=pathlib.Path(self.options.teacher).name,
         labels=self.options.labels,
-        fingerprint=fingerprint_run(self.options.teacher),
+        fingerprint=fingerprint,
       )
+      self._fingerprint = fingerprint
+      written = {
+        name_window(number_window(name))
+        for name, notes in self._parts.notes.items()
+        if notes.get('scored')
+      }
+      if missing := sorted(written - {*self._store.keys}):
+        raise ValueError(
+          f'{folder} has no scores of {missing[0]}, and parts were written '
+          f'with them: put back a whole copy of {self.options.out}, or begin '
+          'in another directory'
+        )
 
   def _use(self, step: int) -> None:
     if self._scorer is None:
@@ -410,34 +374,21 @@ class Annotator:
     elif self._scorer.step != step:
       self._scorer.use_step(self.options.teacher, step)
 
-  def _sleep(self) -> None:
+  def _wait(self, describe: Callable[[], str]) -> None:
+    """Sleeps; says once what is waited for, if that takes long."""
+    now = time.monotonic()
+    self._waits_since = self._waits_since or now
+    if now - self._waits_since > _WAITS_S:
+      if (text := describe()) not in self._told:
+        self._told.add(text)
+        self._log(f'waiting: {text}')
     time.sleep(self.options.poll_s)
-
-
-def _list_streams(events: str) -> tuple[str, ...]:
-  folder = pathlib.Path(events)
-  if not folder.is_dir():
-    raise FileNotFoundError(f'{folder}: no such directory of streams')
-  names = sorted(
-    path.name
-    for path in folder.iterdir()
-    if path.is_dir() and not path.name.startswith('.')
-  )
-  if not names:
-    raise ValueError(f'{folder} has no streams: a directory for each is wanted')
-  return tuple(names)
-
-
-def _read_table(path: pathlib.Path) -> pa.Table:
-  try:
-    return pq.read_table(path)
-  except (OSError, pa.ArrowInvalid) as e:
-    raise ValueError(f'{path} cannot be read: {e}') from None
 
 
 def _encode(table: pa.Table) -> bytes:
   out = io.BytesIO()
-  pq.write_table(table, out)
+  # So that who reads pages with their checksums finds what is damaged.
+  pq.write_table(table, out, write_page_checksum=True)
   return out.getvalue()
 
 

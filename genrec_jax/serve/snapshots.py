@@ -11,11 +11,12 @@ import json
 import os
 import pathlib
 import re
+import zlib
 from collections.abc import Mapping
 
 from genrec_jax.checkpoint import manifest as manifest_lib
 from genrec_jax.checkpoint import position
-from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.checkpoint.manifest import CheckpointError, IncompleteError
 from genrec_jax.checkpoint.part_reader import find_part
 from genrec_jax.data.ranking import saved_encoder
 
@@ -23,7 +24,12 @@ _NUMBER = re.compile(r'(\d+)$')
 # Sections of a config that change nothing of the weights, or are read apart.
 _NOT_OF_WEIGHTS = (
   'checkpoint', 'compile_cache', 'data', 'eval', 'parallel', 'predict',
-  'report', 'train',
+  'report',
+)  # fmt: skip
+_NOT_OF_TRAINING = (
+  'checkpoint_every', 'epochs', 'eval_every', 'eval_first', 'keep_checkpoints',
+  'log_every', 'min_delta', 'monitor', 'nan_every', 'patience', 'profile_steps',
+  'steps',
 )  # fmt: skip
 STATE = position.FILE  # of the iterator of batches, within a checkpoint
 
@@ -70,10 +76,12 @@ class Snapshots:
     self.workdir = pathlib.Path(workdir)
     # Step -> (stamp of its manifest, window): a run may begin anew.
     self._known: dict[int, tuple[tuple, int | None]] = {}
+    self._unreadable: dict[int, str] = {}  # step -> why
 
   def list_windows(self) -> dict[int, int]:
     """Window -> the step that has been trained to its end, ascending."""
     folder, known = self.workdir / 'checkpoints', {}
+    self._unreadable = {}
     for step in manifest_lib.list_steps(folder):
       try:
         stamp = _stamp(folder / str(step))
@@ -82,8 +90,11 @@ class Snapshots:
           continue
         manifest_lib.verify(folder / str(step), quick=True)
         body = manifest_lib.read(folder / str(step))
-      except (CheckpointError, OSError):
+      except IncompleteError:
         continue  # being written, or removed
+      except (CheckpointError, OSError) as error:
+        self._unreadable[step] = str(error)
+        continue
       known[step] = stamp, _find_window(body)
     self._known = known
     found = {w: step for step, (_, w) in known.items() if w is not None}
@@ -119,8 +130,30 @@ class Snapshots:
         '(train.keep_checkpoints), and set checkpoint.at_part_ends. If the run '
         'leaves out all rows of that window (data.negatives_kept), there never '
         'was one: train the teacher on all of them'
+        + self._describe_unreadable()
       )
     return None
+
+  def describe_wait(self, window: int) -> str:
+    """What is missing while there is no snapshot of a window."""
+    if not self.workdir.is_dir():
+      return f'{self.workdir}, the workdir of the teacher, is not there'
+    windows = self.list_windows()
+    latest = (
+      f'the latest is of window {max(windows)}'
+      if windows
+      else ('there is none yet: its run needs checkpoint.at_part_ends=true')
+    )
+    return (
+      f'{self.workdir} has no checkpoint of the end of window {window}; '
+      f'{latest}' + self._describe_unreadable()
+    )
+
+  def _describe_unreadable(self) -> str:
+    return ''.join(
+      f'. Checkpoint {step} cannot be read: {why}'
+      for step, why in self._unreadable.items()
+    )
 
 
 def _stamp(step_dir: pathlib.Path) -> tuple:
@@ -145,7 +178,13 @@ def fingerprint_run(workdir: str | os.PathLike) -> str:
   kept['data'] = {
     k: x for k, x in config['data'].items() if k not in ('stream', 'cache')
   }
-  kept['train'] = {'batch_size': config['train']['batch_size']}
+  train = config['train']
+  kept['train'] = {k: x for k, x in train.items() if k not in _NOT_OF_TRAINING}
+  if config['optimizer']['schedule'] != 'constant':
+    kept['train']['steps'] = train['steps']  # rates fall until the end
+  if train.get('init_from'):
+    content = pathlib.Path(train['init_from']).read_bytes()
+    kept['train']['init_from'] = zlib.crc32(content)
   about = [saved_encoder.read_fingerprint(workdir), kept]
   text = json.dumps(about, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]

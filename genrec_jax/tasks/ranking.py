@@ -38,7 +38,7 @@ from genrec_jax.numerics.products import (
   find_sites,
 )
 from genrec_jax.parallel import rules
-from genrec_jax.tasks import losses
+from genrec_jax.tasks import losses, ranking_histories
 from genrec_jax.tasks.settings import task_settings
 
 _TOWERS = 'towers'  # of what stands beside a model
@@ -48,7 +48,7 @@ class Ranking:
   """A ranking model over one row of features.
 
   Attributes:
-    features: the inputs.
+    features: the inputs, as the data have them.
     labels: name of each label.
     model_name: key of `genrec_jax.models.RANKERS`.
     model_config: of the model.
@@ -106,8 +106,10 @@ class Ranking:
     self.model_config = self._model.Config(**model)
     self.loss_config = RankingLossConfig(**loss)
     self.features, self.labels = tuple(features), tuple(labels)
-    self._numeric = [f.name for f in self.features if f.kind == 'numeric']
-    self._tabled = [f for f in self.features if f.kind != 'numeric']
+    self._history_of = {f.name: f.history for f in self.features if f.history}
+    self._seen = ranking_histories.choose_features(model_name, self.features)
+    self._numeric = [f.name for f in self._seen if f.kind == 'numeric']
+    self._tabled = [f for f in self._seen if f.has_table]
     self._check_weights()
     weights = self.loss_config.task_weights or (1.0,) * len(self.labels)
     self._task_weights = jnp.asarray(weights, jnp.float32)
@@ -204,7 +206,8 @@ class Ranking:
   def _find_widths(self, towers) -> dict[str, int]:
     """Width of the table of each feature with one."""
     if not towers:
-      return self._model.widths(self.model_config, self.features)
+      return self._model.widths(self.model_config, self._seen)
+    ranking_histories.refuse_towers(self._seen)
     c, names = self.model_config, [f.name for f in self._tabled]
     tables = {f.name: f.source for f in self._tabled}
     tower_file.check_towers(towers, names, tables)
@@ -222,7 +225,7 @@ class Ranking:
   def _build_parts(self, key=None) -> tuple[nnx.Module, dict]:
     """The model, and what stands beside it."""
     rngs = nnx.Rngs(0 if key is None else key)
-    c, features = self.model_config, self.features
+    c, features = self.model_config, self._seen
     if self._sizes is not None:
       numbers = [f for f in features if f.kind == 'numeric']
       features = [*dmt.name_vectors(self._sizes), *numbers]
@@ -321,8 +324,13 @@ class Ranking:
     real = batch.weights > 0  # examples that fill up a batch touch no row
     reads = self.reads_for('predict', batch)
     order = jnp.argsort(~real, stable=True) if self._under else None
+    of_events = {f.name: f.history for f in self._tabled if f.history}
     for name, read in reads.items():
-      if read.pooling == 'none':
+      if name in of_events:
+        events = batch.jagged[of_events[name]]
+        ids = ranking_histories.skip_examples(read.ids, events, real)
+        reads[name] = dataclasses.replace(read, ids=ids)
+      elif read.pooling == 'none':
         ids = jnp.where(real, read.ids, UNREAD)
         reads[name] = dataclasses.replace(read, ids=ids)
       elif name in self._single:
@@ -342,8 +350,14 @@ class Ranking:
     del purpose
     reads = {}
     for feature in self._tabled:
-      if feature.pooled:
-        bag = batch.jagged[feature.name]
+      history = self._history_of.get(feature.name, '')
+      bag = batch.jagged[history or feature.name] if feature.is_list else None
+      if feature.history:
+        read = Read(ranking_histories.read_events(bag, feature.name), '')
+      elif history:
+        ids, lengths = ranking_histories.drop_missing(bag, feature.name)
+        read = Read(ids, '', lengths)
+      elif feature.pooled:
         weights = bag.floats[WEIGHT] if feature.weighted else None
         read = Read(bag[feature.name], '', bag.lengths, weights)
       elif feature.name in self._under:
@@ -360,7 +374,7 @@ class Ranking:
     return {
       name: ExpectedRead(
         table,
-        float(feature.max_len or feature.mean_len) if feature.pooled else 1.0,
+        float(feature.max_len or feature.mean_len) if feature.is_list else 1.0,
         pooling,
       )
       for feature in self._tabled
@@ -375,7 +389,7 @@ class Ranking:
     reads = {}
     if width := self._widths.get(feature.name):
       reads[feature.name] = feature.source, pooling, width
-    if self._model.linear:
+    if self._model.linear and not feature.history:
       if feature.pooled and self.model_config.first_order == 'feature':
         pooling = 'sum'
       table = first_order_table(self.model_config, feature)
@@ -426,7 +440,7 @@ class Ranking:
       made = jnp.split(made, made.shape[1], axis=1)
       vectors = [vector[:, 0] for vector in made]
     for feature in self._tabled:
-      if feature.name in self._under:
+      if feature.name in self._under or feature.history:
         continue
       if self._widths.get(feature.name):
         vectors.append(rows[feature.name].all())
@@ -438,6 +452,9 @@ class Ranking:
       linear=linear,
       weights=batch.weights,
       first=batch.first,
+      histories=ranking_histories.collect_histories(
+        self._seen, rows, batch, [n for n, w in self._widths.items() if w]
+      ),
     )
 
   def loss(self, params, rows, batch: Examples, key: jax.Array):

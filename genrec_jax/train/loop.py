@@ -263,7 +263,7 @@ def _train_locked(
         watch.check(step)
         more = {}
         if not parts.cuts_windows or final or parts.is_end_of_window:
-          more = progressive.metrics()
+          more = progressive.metrics() | parts.number()
         state, row = _write_measurements(
           writers, state, step, progress, kinds_of_measurements, more
         )

@@ -66,6 +66,14 @@ class PartEnds:
     """Whether such windows end with parts, and not with lines of the log."""
     return self._windows
 
+  def number(self) -> dict[str, int]:
+    """Which part a window of progressive metrics is of; {} for no part.
+
+    A part of which nothing is learned from leaves no window, so that their
+    order alone does not tell.
+    """
+    return {'part': self.place.number} if self.is_end_of_window else {}
+
   def describe(self) -> dict:
     """The place, for those who read checkpoints; {} without a stream."""
     return {'part': self.place.to_json()} if self._grows else {}

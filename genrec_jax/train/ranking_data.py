@@ -28,6 +28,7 @@ from genrec_jax.distill.distilled_ranking import (
   check_columns,
 )
 from genrec_jax.distill.heads import DistillSettings
+from genrec_jax.distill.score_checks import make_check
 from genrec_jax.evaluators.ranking import RankingEvaluator, find_undefined
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
@@ -122,7 +123,23 @@ class RankingData:
       unseen=unseen,
       fixed_lists=fixed_lists,
     )
+    if check := self._make_check(config):
+      where = f'the examples of {self.dataset.name}'
+
+      def look(batch):
+        names = batch.extras.names if batch.extras is not None else ()
+        check({name: batch.extra(name) for name in names}, where)
+        return batch
+
+      made = made.map(look)
     return SizedBatches(made) if fixed_lists else made
+
+  def _make_check(self, config):
+    """A check of a teacher's scores; None without a teacher."""
+    if config.distill.method == 'none':
+      return None
+    settings = DistillSettings.of_config(config)
+    return make_check(settings, self.dataset.labels)
 
   def _stream_batches(self, config, runtime, stop, log, unseen):
     """Batches of the parts of a growing directory."""
@@ -146,6 +163,7 @@ class RankingData:
       log=log,
       shards=runtime.shards,
       own=runtime.local_shards,
+      check=self._make_check(config),
     )
 
   def summary(self) -> str:

@@ -234,7 +234,7 @@ def _check_number(number: int, tables: set[str]) -> None:
 def _check(plan: TowerPlan, data, path) -> None:
   """Refuses towers of a file that are not those of the features."""
   features = _find_features(data)
-  numbers = {f.name for f in data.dataset.features if f.kind == 'numeric'}
+  numbers = {f.name for f in data.dataset.features if not f.has_table}
   if wrong := sorted(numbers & {*plan.features}):
     raise ConfigError(
       f'model.towers: {path}: {wrong[0]!r} is numeric, and numbers have no '
@@ -252,4 +252,4 @@ def _check(plan: TowerPlan, data, path) -> None:
 
 def _find_features(data) -> list:
   """The features with a table."""
-  return [f for f in data.dataset.features if f.kind != 'numeric']
+  return [f for f in data.dataset.features if f.has_table]

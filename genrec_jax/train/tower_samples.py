@@ -80,10 +80,10 @@ def load_samples(data, task: Ranking, samples: int, seed: int) -> TowerSamples:
     if len(own):
       parts.append(split.block(number).take(own))
   rows = rows_lib.concatenate_rows(parts)
-  tabled = [f for f in task.features if f.kind != 'numeric']
+  tabled = [f for f in task.features if f.has_table]
   present = {}
   for feature in tabled:
-    if feature.pooled:
+    if feature.is_list:
       present[feature.name] = rows.bags[feature.name].lengths > 0
     else:
       column = split.names.ids.index(feature.name)
@@ -91,7 +91,7 @@ def load_samples(data, task: Ranking, samples: int, seed: int) -> TowerSamples:
   values = {f.name: max(0, f.rows - _NOT_VALUES) for f in tabled}
   # What these examples read, and not what they may read at most.
   reads = {
-    f.name: float(rows.bags[f.name].lengths.mean()) if f.pooled else 1.0
+    f.name: float(rows.bags[f.name].lengths.mean()) if f.is_list else 1.0
     for f in tabled
   }
   sizes = tuple(_measure_feature(task, f, reads[f.name]) for f in tabled)

@@ -17,9 +17,12 @@ from genrec_jax import config as config_lib
 from genrec_jax.config.request_sets import StreamOptions
 from genrec_jax.data import histories, pipeline, splits
 from genrec_jax.data.ranking import batches as ranking_batches
+from genrec_jax.data.ranking import collation
+from genrec_jax.data.ranking.rows import Bags, ColumnNames, Rows
 from genrec_jax.data.requests import batches as request_batches
 from genrec_jax.data.requests.streaming import generate_requests
 from genrec_jax.features import ExpectedRead, FeatureSpec, Read, TableSpec
+from genrec_jax.tasks.ranking import Ranking
 from genrec_jax.tasks.request_ranking import RequestRanking
 from genrec_jax.tasks.retrieval import Retrieval
 from tests.evaluators import ranking_cases
@@ -202,6 +205,37 @@ def pack_impressions(size: int, parts: int, seed: int = 0):
   )
 
 
+MOST_VISITS = 4
+VISITED = (
+  FeatureSpec('item', rows=ITEMS),
+  FeatureSpec('items', 'sequence', ITEMS, 'item', history='visits'),
+  FeatureSpec('places', 'sequence', 7, pooling='mean', history='visits'),
+)
+
+
+def pack_visits(size: int, parts: int, seed: int = 0):
+  """Ten examples with histories; items and places of 0 are missing."""
+  rng = np.random.default_rng(seed)
+  lengths = rng.integers(0, MOST_VISITS + 1, EXAMPLES).astype(np.int32)
+  total = lengths.sum()
+  made = Rows(
+    rng.integers(0, 2, (EXAMPLES, 1)).astype(np.uint8),
+    rng.integers(0, ITEMS, (EXAMPLES, 1)).astype(np.int32),
+    np.zeros((EXAMPLES, 0), np.float32),
+    None,
+    {
+      'items': Bags(rng.integers(0, ITEMS, total).astype(np.int32), lengths),
+      'places': Bags(rng.integers(0, 7, total).astype(np.int32), lengths),
+    },
+  )
+  return collation.collate_rows(
+    made,
+    ColumnNames(('label',), ('item',), (), (('visits', ('items', 'places')),)),
+    batch_size=size,
+    shards=parts,
+  )
+
+
 REQUESTED = StreamOptions(
   users=EXAMPLES, items=ITEMS, categories=3, categories_per_user=2, steps=2,
   train_steps=1, activity=1.0, events=6.0, deviation=1.0, train_candidates=3,
@@ -288,6 +322,31 @@ def of_impressions(model: str, **fields) -> Case:
   )
 
 
+def of_visits(model: str, **fields) -> Case:
+  def make(update: str):
+    return ranking_test.task_of(
+      model, features=VISITED, labels=('label',), table_update=update
+    )
+
+  return Case(make, pack_visits, **fields)
+
+
+def compare_events(update: str):
+  """TBSM, which reads the items of the same visits one by one."""
+  features = [
+    dataclasses.replace(f, max_len=MOST_VISITS) if f.history else f
+    for f in VISITED
+  ]
+  section = config_lib.tbsm(
+    dim=4, width=3, top=(4,), attention_hidden=(4,), hidden=(4,),
+    leave_out=('places',),
+  ).to_dict()  # fmt: skip
+  return Ranking(
+    section.pop('name'), section, {}, features=features, labels=('label',),
+    table_update=update, init_std=0.5,
+  )  # fmt: skip
+
+
 def of_requests(section) -> Case:
   return Case(lambda update: rank_requests(section, update), pack_requests)
 
@@ -302,6 +361,8 @@ CASES = {
   'ranking, deepfm': of_impressions('deepfm', adds_up=False),
   'ranking, dlrm': of_impressions('dlrm', adds_up=False),
   'ranking, wukong': of_impressions('wukong'),
+  'ranking, dnn that pools a history': of_visits('dnn', adds_up=False),
+  'ranking, tbsm': Case(compare_events, pack_visits),
   'requests, stu': of_requests(
     config_lib.stu(
       dim=WIDTH,

@@ -29,7 +29,7 @@ FEATURES = (
   FeatureSpec('item', rows=9),
 )
 SIZE, RATE, SEED = 8, 0.05, 3
-WITH_HIDDEN = sorted(set(RANKERS) - {'lr', 'fm'})
+WITH_HIDDEN = sorted(set(RANKERS) - {'lr', 'fm', 'tbsm'})  # tbsm: on histories
 
 
 def settings(method, **options) -> DistillSettings:

@@ -59,7 +59,7 @@ def join(units, streams, labels, window_s, attribution_s, remembered):
           owners[id_].add(stream)
           read_in.setdefault(id_, k)
 
-  events = collections.defaultdict(list)  # (id, label) -> (fate, time, value)
+  events = collections.defaultdict(list)  # (id, label) -> (fate, value)
   for k, unit in enumerate(units):
     for stream in streams:
       for id_, time, values in unit.events[stream]:
@@ -67,31 +67,33 @@ def join(units, streams, labels, window_s, attribution_s, remembered):
           if value is None:
             continue
           counts['labels'] += 1
+          is_early = id_ in examples and time < examples[id_][0]
           window = examples[id_][0] // window_s if id_ in examples else None
           if window is None or read_in[id_] > k:
             counts['unknown'] += 1
           elif is_closed(window + remembered, k):
             counts['unknown'] += 1
-          elif time > examples[id_][0] + attribution_s:
-            events[id_, label].append(('behind_attribution', time, value))
-          elif is_closed(window, k):
-            events[id_, label].append(('after_emission', time, value))
           else:
-            events[id_, label].append(('joined', time, value))
+            counts['early'] += is_early
+            if time > examples[id_][0] + attribution_s:
+              fate = 'behind_attribution'
+            elif is_closed(window, k):
+              fate = 'after_emission'
+            else:
+              fate = 'joined'
+            events[id_, label].append((fate, value))
 
   values = {}
   for place, all_of_it in events.items():
-    fates = [fate for fate, _, _ in all_of_it]
+    fates = [fate for fate, _ in all_of_it]
     for fate in ('joined', 'after_emission', 'behind_attribution'):
       if fate in fates:
         counts[fate] += 1
         break
     counts['duplicates'] += len(all_of_it) - 1
-    joined = [
-      (time, -value) for fate, time, value in all_of_it if fate == 'joined'
-    ]
+    joined = [value for fate, value in all_of_it if fate == 'joined']
     if joined:
-      values[place] = -min(joined)[1]
+      values[place] = max(joined)
 
   by_window = collections.defaultdict(list)
   for id_, (time, _) in examples.items():

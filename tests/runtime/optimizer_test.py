@@ -37,6 +37,14 @@ def sgd(config, x, grads):
   return x - config.learning_rate * sum(grads)
 
 
+def adagrad(config, x, grads):
+  squares = 0.0 * x
+  for grad in grads:
+    squares = squares + grad**2
+    x = x - config.learning_rate * grad / np.sqrt(squares + config.eps)
+  return x
+
+
 def clipped(config, grads):
   """Every gradient scaled to the norm that is allowed."""
   norms = [np.linalg.norm(g) for g in grads]
@@ -58,6 +66,8 @@ def clipped(config, grads):
     (dict(name='adamw', eps=0.1), adam),
     (dict(name='sgd'), sgd),
     (dict(name='sgd', clip_norm=3.0), sgd),
+    (dict(name='adagrad'), adagrad),
+    (dict(name='adagrad', eps=0.1), adagrad),
   ],
 )
 def test_steps_against_the_formula(fields, oracle):

@@ -16,6 +16,7 @@ from genrec_jax.runtime.state import flatten_state
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop
+from tests.serve import taught_events
 
 USERS, ITEMS, MAX_LEN = 24, 30, 6
 
@@ -123,3 +124,13 @@ def predictor(trained):
 def loaded(predictor, monkeypatch):
   """Predictions take the predictor of the session instead of loading one."""
   monkeypatch.setattr(Predictor, 'load', lambda *_: predictor)
+
+
+@pytest.fixture(scope='session')
+def done(tmp_path_factory):
+  """A directory with events, teacher and parts, and what the service said."""
+  folder = tmp_path_factory.mktemp('exfm')
+  taught_events.make_events(folder / 'events')
+  return folder, taught_events.run_both(
+    folder, taught_events.options_of(folder)
+  )

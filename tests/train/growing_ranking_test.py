@@ -145,7 +145,7 @@ def test_windows_checkpoints_and_publications_end_with_parts(whole):
       f'part-{number}.csv' for number in range(4)
     ]
     assert all(place.is_end for place in places)
-    assert read_part_of(workdir / which) == PartPlace('part-3.csv', 1, 1)
+    assert read_part_of(workdir / which) == PartPlace('part-3.csv', 1, 1, 4)
   # A window of one batch, whose loss the step has measured itself.
   row = next(row for row in curve(workdir) if row['step'] == 4)
   assert row['train/logloss'] == pytest.approx(row['train/loss'], rel=1e-5)
@@ -186,7 +186,9 @@ def test_a_run_that_is_stopped_anywhere_goes_on_as_if_it_were_not(
     at_update(m, terminate, 1, 3, 5)
     for _ in range(3):
       assert train(tmp_path, data) is None
-  assert read_part_of(tmp_path / 'checkpoints') == PartPlace('part-2.csv', 1, 2)
+  assert read_part_of(tmp_path / 'checkpoints') == PartPlace(
+    'part-2.csv', 1, 2, 3
+  )
   assert train(tmp_path, data)['steps'] == 7
   assert_same_run(tmp_path, whole[0], data)
   assert manifest.list_steps(tmp_path / 'checkpoints') == [1, 3, 4, 5, 6, 7]

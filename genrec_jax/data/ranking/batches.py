@@ -18,7 +18,11 @@ from genrec_jax.data import capacities as capacities_lib
 from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import rows as rows_lib
 from genrec_jax.data.ranking import store, unseen_draws
-from genrec_jax.data.ranking.collation import collate_rows, find_longest_shard
+from genrec_jax.data.ranking.collation import (
+  collate_rows,
+  find_longest_shard,
+  list_lengths,
+)
 
 SAMPLED = 64  # batches that say how long the lists of a batch are
 
@@ -152,9 +156,10 @@ def train_batches(
     prefetch: batches made ahead by a background thread; 0 makes them when
       they are asked for.
     unseen: which values are read as unseen; None for none.
-    fixed_lists: whether the lists of a feature have one capacity, which a
-      sample of batches says, in all batches that it has room for. Otherwise,
-      and beyond it, it is `pipeline.capacity_for` the ids of each batch.
+    fixed_lists: whether the lists of a feature, or a history, have one
+      capacity, which a sample of batches says, in all batches that it has room
+      for. Otherwise, and beyond it, it is `pipeline.capacity_for` the values of
+      each batch.
 
   Returns:
     An `IterDataset` of `Examples`.
@@ -175,7 +180,9 @@ def train_batches(
   dataset = _Batches(split, batch_size, *order, unseen)
   capacities = None
   if fixed_lists and has_lists:
-    capacities = _sample_capacities(dataset, batch_size // shards, shards)
+    capacities = _sample_capacities(
+      dataset, split.names, batch_size // shards, shards
+    )
   dataset = dataset.repeat(None).map(
     lambda rows: collate_rows(
       rows,
@@ -190,9 +197,9 @@ def train_batches(
 
 
 def _sample_capacities(
-  dataset: _Batches, share: int, shards: int
+  dataset: _Batches, names: rows_lib.ColumnNames, share: int, shards: int
 ) -> dict[str, int]:
-  """Ids of each list feature for which nearly every shard has room."""
+  """Values of each jagged feature for which nearly every shard has room."""
   # Unshuffled rows may have longer lists later; of shuffled ones, the window
   # of the first step is read anyway.
   step = 1 if dataset.is_shuffled else -(-len(dataset) // SAMPLED)
@@ -200,8 +207,8 @@ def _sample_capacities(
   for number in range(0, min(len(dataset), SAMPLED * step), step):
     rows = dataset.read_rows(number)
     bounds = np.minimum(np.arange(shards + 1) * share, len(rows))
-    for name, bags in rows.bags.items():
-      sums.setdefault(name, []).append(find_longest_shard(bags.lengths, bounds))
+    for name, lengths in list_lengths(rows, names).items():
+      sums.setdefault(name, []).append(find_longest_shard(lengths, bounds))
   # Two deviations above the longest of the sample, for those that follow.
   most = {name: max(x) + int(2 * np.std(x)) for name, x in sums.items()}
   return {
@@ -213,7 +220,7 @@ def _sample_capacities(
 def choose_list_capacities(
   split: store.SplitStore, batch_size: int, shards: int = 1
 ) -> dict[str, int]:
-  """Ids of each list feature for which batches of rows like these have room.
+  """Values of each jagged feature for which batches of such rows have room.
 
   Args:
     split: rows like those of the batches.
@@ -226,18 +233,19 @@ def choose_list_capacities(
   if not split.block(0).bags:
     return {}
   share = pipeline.share_of(batch_size, shards, 'train.batch_size')
-  return _sample_capacities(_Batches(split, batch_size, None, 1), share, shards)
+  dataset = _Batches(split, batch_size, None, 1)
+  return _sample_capacities(dataset, split.names, share, shards)
 
 
 def _find_capacities(split: store.SplitStore, share: int) -> dict[str, int]:
-  """Ids of a bag that a shard of `share` rows in order needs at most."""
+  """Values of a jagged feature of which a shard of `share` rows has room."""
   most, seen, held = {}, {}, 0
   for rows in split:
     if not rows.bags:
       return {}
     cuts = np.arange(-held % share, len(rows), share)
-    for name, bags in rows.bags.items():
-      total = np.concatenate([[0], np.cumsum(bags.lengths, dtype=np.int64)])
+    for name, lengths in list_lengths(rows, split.names).items():
+      total = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
       ends = np.concatenate([[0], total[cuts], total[-1:]])
       sums = np.diff(ends)
       sums[0] += seen.get(name, 0)

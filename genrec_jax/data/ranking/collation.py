@@ -9,7 +9,7 @@ from genrec_jax import features
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data.capacities import capacity_for, share_of
 from genrec_jax.data.ranking import encoder as encoder_lib
-from genrec_jax.data.ranking import raw
+from genrec_jax.data.ranking import id_words, raw
 from genrec_jax.data.ranking import rows as rows_lib
 
 NO_GROUP = -1
@@ -24,33 +24,104 @@ def _pad_values(values: np.ndarray, size: int, fill=0) -> np.ndarray:
   return out
 
 
-def _pack_lists(
-  name: str,
-  bags: rows_lib.Bags,
-  bounds: np.ndarray,
-  share: int,
-  capacity: int,
-) -> features.Jagged:
-  """The lists of each shard, one behind the other.
+def list_lengths(
+  rows: rows_lib.Rows, names: rows_lib.ColumnNames
+) -> dict[str, np.ndarray]:
+  """Name of each jagged feature of a batch -> how many values its lists have.
 
   Args:
-    name: of the feature, and of its column.
-    bags: its lists.
-    bounds: which of them are of each shard.
-    share: examples of a shard.
-    capacity: ids of a shard.
+    rows: N encoded rows.
+    names: what their columns are called; those of a history are one feature.
+
+  Returns:
+    `[N]` each.
   """
-  total = np.concatenate([[0], np.cumsum(bags.lengths)])[bounds]
+  of_histories = {name for _, own in names.histories for name in own}
+  lengths = {
+    name: bags.lengths
+    for name, bags in rows.bags.items()
+    if name not in of_histories
+  }
+  for history, own in names.histories:
+    lengths[history] = rows.bags[own[0]].lengths
+  return lengths
 
-  def pack(column: np.ndarray, name: str) -> features.Columns:
-    packed = np.zeros(((len(bounds) - 1) * capacity, 1), column.dtype)
-    for i, (a, b) in enumerate(zip(total[:-1], total[1:], strict=True)):
-      packed[i * capacity : i * capacity + b - a, 0] = column[a:b]
-    return features.Columns(packed, (name,))
 
-  lengths = _pad_values(bags.lengths, (len(bounds) - 1) * share)
-  floats = None if bags.weights is None else pack(bags.weights, features.WEIGHT)
-  return features.Jagged(pack(bags.values, name), lengths, floats)
+@dataclasses.dataclass(frozen=True)
+class _Shards:
+  """Where the lists of some features go in a batch.
+
+  Attributes:
+    bounds: `[W + 1]`, which examples are of each shard.
+    share: places for examples in a shard.
+  """
+
+  bounds: np.ndarray
+  share: int
+
+  def pack_lists(
+    self,
+    columns: Mapping[str, np.ndarray],
+    lengths: np.ndarray,
+    capacity: int,
+    before: int | None = None,
+  ) -> features.Jagged:
+    """The lists of each shard, one behind the other.
+
+    Args:
+      columns: name -> `[K]` int32 or float32, side by side.
+      lengths: of the lists, whose sum is K.
+      capacity: values of a shard.
+      before: values of the batch before these, where they shall be numbered.
+    """
+    total = np.concatenate([[0], np.cumsum(lengths)])[self.bounds]
+    size = len(self.bounds) - 1
+
+    def pack(dtype) -> features.Columns:
+      own = {name: x for name, x in columns.items() if x.dtype == dtype}
+      packed = np.zeros((size * capacity, len(own)), dtype)
+      for place, column in enumerate(own.values()):
+        for i, (a, b) in enumerate(zip(total[:-1], total[1:], strict=True)):
+          packed[i * capacity : i * capacity + b - a, place] = column[a:b]
+      return features.Columns(packed, tuple(own))
+
+    floats = pack(np.float32)
+    return features.Jagged(
+      pack(np.int32),
+      _pad_values(lengths, size * self.share),
+      floats if floats.names else None,
+      None if before is None else (before + total[:-1]).astype(np.int32),
+    )
+
+
+def _pack_bags(
+  rows: rows_lib.Rows,
+  names: rows_lib.ColumnNames,
+  shards: _Shards,
+  room: Mapping[str, int],
+  before: Mapping[str, int],
+) -> dict[str, features.Jagged]:
+  """The jagged features of a batch, a history being one of them.
+
+  Args:
+    rows: the examples.
+    names: what their columns are called.
+    shards: where they go.
+    room: name of a jagged feature -> values of a shard.
+    before: name of a history -> events of the batch before these examples.
+  """
+  jagged, histories = {}, dict(names.histories)
+  for name, lengths in list_lengths(rows, names).items():
+    if name in histories:
+      columns = {own: rows.bags[own].values for own in histories[name]}
+    else:
+      columns = {name: rows.bags[name].values}
+      if rows.bags[name].weights is not None:
+        columns[features.WEIGHT] = rows.bags[name].weights
+    jagged[name] = shards.pack_lists(
+      columns, lengths, room[name], before.get(name)
+    )
+  return jagged
 
 
 def _stack_columns(
@@ -101,8 +172,8 @@ def collate_rows(
     batch_size: B; examples beyond n have weight 0.
     shards: W, in how many parts of B / W examples the batch is cut.
     own: the shards to make; None for all.
-    capacities: name of a bag -> ids of a shard. Where there is none, or a shard
-      has more, it is `capacity_for` the longest of all shards.
+    capacities: name of a jagged feature -> values of a shard. Where there is
+      none, or a shard has more, it is `capacity_for` the longest of all shards.
 
   Returns:
     `Examples` of NumPy arrays: the shards `own`, one behind the other.
@@ -113,8 +184,9 @@ def collate_rows(
   own = range(shards) if own is None else own
   bounds = np.minimum(np.arange(shards + 1) * share, len(rows))
   room, given = {}, capacities or {}
-  for name, bags in rows.bags.items():
-    ids = find_longest_shard(bags.lengths, bounds)
+  lengths = list_lengths(rows, names)
+  for name, own_lengths in lengths.items():
+    ids = find_longest_shard(own_lengths, bounds)
     fits = ids <= given.get(name, -1)
     room[name] = given[name] if fits else capacity_for(ids)
   mine = bounds[own.start : own.stop + 1]
@@ -132,10 +204,13 @@ def collate_rows(
     weights=_pad_values(weights, size),
     dense=features.Columns(_pad_values(own_rows.numbers, size), names.numbers),
     ids=features.Columns(_pad_values(own_rows.ids, size), names.ids),
-    jagged={
-      name: _pack_lists(name, bags, mine - mine[0], share, room[name])
-      for name, bags in own_rows.bags.items()
-    },
+    jagged=_pack_bags(
+      own_rows,
+      names,
+      _Shards(mine - mine[0], share),
+      room,
+      {h: int(lengths[h][: mine[0]].sum()) for h, _ in names.histories},
+    ),
     labels=features.Columns(_pad_values(labels, size), names.labels),
     label_weights=None
     if own_rows.label_weights is None
@@ -147,7 +222,7 @@ def collate_rows(
     else _pad_values(_in_32_bits(own_rows.time), size),
     example_id=None
     if own_rows.example_id is None
-    else _pad_values(features.split_words(own_rows.example_id), size),
+    else _pad_values(id_words.split_words(own_rows.example_id), size),
     group=_pad_values(group, size, NO_GROUP),
     extras=_stack_columns(extras, size, np.float32),
     int_extras=_stack_columns(extras, size, np.int32),

@@ -14,6 +14,7 @@ from genrec_jax.data import remote_files, source_files
 from genrec_jax.data.quoting import list_names
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import (
+  behaviour_sets,
   clicks,
   collation,
   criteo,
@@ -66,12 +67,12 @@ class RankingDataset:
   def features(self) -> tuple[features_lib.FeatureSpec, ...]:
     """Of the encoder; how long bags of any length are, from the first block."""
     features = self.encoder.features
-    if not any(f.pooled and not f.max_len for f in features):
+    if not any(f.is_list and not f.max_len for f in features):
       return features
     bags = self.splits['train'].block(0).bags
     return tuple(
       dataclasses.replace(f, mean_len=float(bags[f.name].lengths.mean()))
-      if f.pooled and not f.max_len
+      if f.is_list and not f.max_len
       else f
       for f in features
     )
@@ -260,7 +261,7 @@ def _from_files(
 
 def _refuse_commas(schema: schema_lib.Schema) -> None:
   """Refuses lists between commas where a comma may be a decimal point."""
-  for column in schema.pooled:
+  for column in schema.lists:
     if column.separator == ',':
       raise ValueError(
         f"data.decimal is ',', and so is the separator of feature "
@@ -339,6 +340,31 @@ def _load_drift(cfg, cache_dir, log) -> RankingDataset:
   )
 
 
+def _load_behaviours(cfg, cache_dir, log) -> RankingDataset:
+  name, split = cfg['name'], dict(cfg.get('split', None) or {})
+  by, column = split.get('by', 'order'), split.get('column', '')
+  if by != 'order' or column:
+    raise ValueError(
+      f'data.split.by={by!r}, data.split.column={column!r}: {name} has splits '
+      f'of its own, see the keys of data.{name}; leave both as they are'
+    )
+  options_class = behaviour_sets.OPTIONS[name]
+  options = options_class(**_read_options(cfg, name, options_class))
+  path = None if name == 'interests' else _need_path(cfg)
+  cache_dir = pathlib.Path(cache_dir)
+  with behaviour_sets.open_set(name, options, path, cache_dir, log) as found:
+    schema = schema_lib.build_schema(
+      cfg, found.names, found.features, found.origin
+    )
+    dataset = _prepared_from(
+      {**cfg, 'split': {}}, cache_dir, log, found.sources, schema,
+      found.reading, found.names,
+    )  # fmt: skip
+  return dataclasses.replace(
+    dataset, split_column='user' if found.apart else ''
+  )
+
+
 def _load_prepared(cfg, cache_dir, log) -> RankingDataset:
   dataset = RankingDataset(
     cfg['name'], store_lib.PreparedStore(_need_path(cfg))
@@ -356,6 +382,9 @@ def _load_prepared(cfg, cache_dir, log) -> RankingDataset:
 DATASETS = {
   'clicks': _load_clicks,
   'drift': _load_drift,
+  'interests': _load_behaviours,
+  'movielens_clicks': _load_behaviours,
+  'taobao': _load_behaviours,
   'criteo': _load_criteo,
   'frappe': _load_frappe,
   'libsvm': _own_files,

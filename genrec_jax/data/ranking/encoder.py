@@ -14,9 +14,15 @@ import numpy as np
 
 from genrec_jax import features as features_lib
 from genrec_jax import sealed
-from genrec_jax.data import decimals
 from genrec_jax.data.ranking import annotations as annotations_lib
-from genrec_jax.data.ranking import raw, separators, transform, value_shares
+from genrec_jax.data.ranking import (
+  cell_values,
+  event_lists,
+  raw,
+  separators,
+  transform,
+  value_shares,
+)
 from genrec_jax.data.ranking import rows as rows_lib
 from genrec_jax.data.ranking import schema as schema_lib
 from genrec_jax.data.ranking import vocabulary as vocabulary_lib
@@ -31,136 +37,6 @@ LOG = logging.getLogger('genrec_jax')
 REMEDY = 'remove the directory and prepare the data again'
 
 
-def _read_numbers(chunk, column: schema_lib.Column) -> raw.NumberColumn:
-  try:
-    return transform.parse_numbers(chunk.columns[column.source], column.fill)
-  except transform.NumberError as e:
-    remedy = decimals.hint_comma(e.value) or f'; mend it, or {chunk.remedy}'
-    raise ValueError(
-      f'{chunk.quote_cell(e.at, column.source, e.value)} is not a finite '
-      f"number of float32's range{remedy}"
-    ) from None
-  except TypeError as e:
-    raise ValueError(
-      f'{chunk.where(0)}, column {column.source!r}: {e}; give feature '
-      f'{column.name!r} another kind'
-    ) from None
-
-
-def _read_lists(
-  chunk: raw.RawChunk, column: schema_lib.Column
-) -> raw.ListColumn:
-  lists = _as_lists(chunk, column, column.source, column.fill)
-  if not column.weights:
-    return lists
-  # What stands for an empty cell weighs 1.
-  weights = _as_lists(chunk, column, column.weights, column.fill and '1')
-  if (lists.lengths != weights.lengths).any():
-    at = int(np.argmax(lists.lengths != weights.lengths))
-    raise ValueError(
-      f'{chunk.where(at)}: column {column.source!r} holds '
-      f'{lists.lengths[at]} values and column {column.weights!r} '
-      f'{weights.lengths[at]} weights; give each value of feature '
-      f'{column.name!r} one weight'
-    )
-  return dataclasses.replace(lists, weights=weights.values)
-
-
-def _parse_weights(
-  chunk: raw.RawChunk, column: schema_lib.Column, lists: raw.ListColumn
-) -> np.ndarray | None:
-  """`[K]` float32 weights of the values, None where they have none."""
-  if lists.weights is None:
-    return None
-  try:
-    weights = transform.parse_numbers(lists.weights)
-    if weights.present is not None:
-      at = int(np.argmin(weights.present))
-      is_typed = isinstance(lists.weights, raw.NumberColumn)
-      raise transform.NumberError('' if is_typed else lists.weights[at], at)
-  except transform.NumberError as e:
-    ends = np.cumsum(lists.lengths)
-    row = int(np.searchsorted(ends, e.at, 'right'))
-    number = e.at - int(ends[row] - lists.lengths[row]) + 1
-    raise ValueError(
-      f'{chunk.quote_cell(row, column.weights, e.value)}, the weight of value '
-      f"{number} of the row, is not a finite number of float32's range; mend "
-      'it, or remove the value and its weight'
-    ) from None
-  return weights.values.astype(np.float32)
-
-
-def _as_lists(
-  chunk: raw.RawChunk, column: schema_lib.Column, name: str, fill: str
-) -> raw.ListColumn:
-  """The column `name`, read as `column` says."""
-  cells = chunk.columns[name]
-  if isinstance(cells, raw.ListColumn):
-    return cells
-  cells = _fill_empty(cells, fill)
-  if isinstance(cells, raw.NumberColumn):
-    return raw.ListColumn(cells, np.ones(len(cells), np.int64)).drop_empty()
-  return raw.split_cells(cells, column.separator)
-
-
-def _fill_empty(cells: raw.Column, fill: str) -> raw.Column:
-  """`fill` in the place of empty cells."""
-  if not fill:
-    return cells
-  if isinstance(cells, raw.NumberColumn):
-    if cells.present is None:
-      return cells
-    cells = cells.list_texts()
-  return [cell or fill for cell in cells]
-
-
-def _shorten_lists(
-  lists: raw.ListColumn, column: schema_lib.Column
-) -> raw.ListColumn:
-  """At most `max_len` values, the last or the first."""
-  most = column.max_len
-  if not most or not len(lists) or lists.lengths.max() <= most:
-    return lists
-  ends = np.cumsum(lists.lengths)
-  place = np.arange(ends[-1]) - np.repeat(ends - lists.lengths, lists.lengths)
-  if column.keeps_last:
-    place = np.repeat(lists.lengths, lists.lengths) - 1 - place
-  return lists.take_values(place < most)
-
-
-def read_values(
-  chunk: raw.RawChunk, column: schema_lib.Column, drops_empty: bool = True
-) -> tuple[raw.Column, np.ndarray | None, np.ndarray | None]:
-  """The values of a coded feature, and of its lists lengths and weights.
-
-  Args:
-    chunk: the rows.
-    column: the feature.
-    drops_empty: whether empty values inside lists take no place.
-  """
-  if column.kind == 'numeric':
-    return transform.bucket_counts(_read_numbers(chunk, column)), None, None
-  cells = chunk.columns[column.source]
-  inner = cells.values if isinstance(cells, raw.ListColumn) else cells
-  if isinstance(inner, raw.NumberColumn) and inner.are_dates:
-    raise ValueError(
-      f'{chunk.where(0)}, column {column.source!r}: dates are not categories; '
-      'convert the column to text or whole numbers, or make feature '
-      f'{column.name!r} numeric, of the seconds since 1970'
-    )
-  if column.pooled:
-    lists = _read_lists(chunk, column)
-    lists = lists.drop_empty() if drops_empty else lists
-    lists = _shorten_lists(lists, column)
-    return lists.values, lists.lengths, _parse_weights(chunk, column, lists)
-  if isinstance(cells, raw.ListColumn):
-    raise ValueError(
-      f'{chunk.where(0)}, column {column.source!r}: holds lists; make feature '
-      f'{column.name!r} a multi_hot or a sequence'
-    )
-  return _fill_empty(cells, column.fill), None, None
-
-
 class EncoderFit:
   """The first pass: counts values and measures numbers of the train split."""
 
@@ -172,12 +48,12 @@ class EncoderFit:
       if c.vocabulary == 'fitted'
     }
     self._separators = [
-      separators.SeparatorCheck(column) for column in schema.pooled
+      separators.SeparatorCheck(column) for column in schema.lists
     ]
     self._moments = {
       c.name: transform.Moments()
-      for c in schema.numeric
-      if c.transform == 'standardize'
+      for c in schema.columns
+      if c.has_numbers and c.transform == 'standardize'
     }
 
   @property
@@ -188,10 +64,24 @@ class EncoderFit:
     for check in self._separators:
       check.add(chunk)
     for column in self._schema.columns:
-      if column.coded and column.vocabulary == 'fitted':
-        self._counts[column.table_name].add(read_values(chunk, column)[0])
+      if column.history:
+        continue
+      if self._counts_values(column):
+        values, _, _ = cell_values.read_values(chunk, column)
+        self._counts[column.table_name].add(values)
       elif column.name in self._moments:
-        self._moments[column.name].add(_read_numbers(chunk, column))
+        numbers = cell_values.read_numbers(chunk, column)
+        self._moments[column.name].add(numbers)
+    for columns in self._schema.histories.values():
+      for column, lists in event_lists.read_events(chunk, columns):
+        if self._counts_values(column):
+          self._counts[column.table_name].add(lists.values)
+        elif column.name in self._moments:
+          numbers = event_lists.read_numbers(chunk, column, lists)
+          self._moments[column.name].add(numbers)
+
+  def _counts_values(self, column: schema_lib.Column) -> bool:
+    return column.coded and column.vocabulary == 'fitted'
 
   def encoder(self, reading: Mapping[str, str]) -> 'Encoder':
     vocabularies, statistics = {}, {}
@@ -218,6 +108,24 @@ class EncoderFit:
           moments.mean,
         )
     return Encoder(self._schema, vocabularies, statistics, dict(reading))
+
+
+@dataclasses.dataclass(frozen=True)
+class Absent:
+  """Which numbers of encoded rows are missing; the rows have 0 for those.
+
+  Attributes:
+    numbers: `[N, M]` bool, of `Rows.numbers`.
+    events: name of a list of numbers -> lists of bools.
+  """
+
+  numbers: np.ndarray
+  events: dict[str, rows_lib.Bags] = dataclasses.field(default_factory=dict)
+
+  def take(self, at: np.ndarray) -> 'Absent':
+    """Of the rows number `at [M]`, in that order."""
+    events = {name: bags.take(at) for name, bags in self.events.items()}
+    return Absent(self.numbers[at], events)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,15 +158,19 @@ class Encoder:
     self, column: schema_lib.Column
   ) -> features_lib.FeatureSpec:
     if not column.coded:
-      return features_lib.FeatureSpec(column.name, 'numeric')
+      max_len = column.max_len if column.is_list else 0
+      return features_lib.FeatureSpec(
+        column.name, column.kind, max_len=max_len, history=column.history
+      )
     return features_lib.FeatureSpec(
       column.name,
-      column.kind if column.pooled else 'categorical',
+      column.kind if column.is_list else 'categorical',
       rows=self.vocabularies[column.table_name].rows,
       table=column.table,
       pooling=column.pooling,
       max_len=column.max_len,
       weighted=bool(column.weights),
+      history=column.history,
     )
 
   def encode(
@@ -266,7 +178,7 @@ class Encoder:
     chunk: raw.RawChunk,
     groups: dict[str, int] | None = None,
     first: int | None = None,
-    absent: np.ndarray | None = None,
+    absent: Absent | None = None,
   ) -> rows_lib.Rows:
     """Encodes some raw rows.
 
@@ -276,8 +188,8 @@ class Encoder:
         leaves the groups out.
       first: number of the first row, where they have ids by number; None leaves
         such ids out.
-      absent: `[N, M]` bool, is set to which numbers are missing, for a
-        `value_tally.Tally`; the rows have 0 for those. See `make_absent`.
+      absent: of `make_absent`, is set to which numbers are missing, for a
+        `value_tally.Tally`.
 
     Returns:
       The rows; without labels and other annotations where `chunk` does not
@@ -290,20 +202,19 @@ class Encoder:
       ids[:, i] = self._encode_column(chunk, column)[0]
     numbers = np.empty((len(chunk), len(self.schema.numeric)), np.float32)
     for i, column in enumerate(self.schema.numeric):
-      cells = _read_numbers(chunk, column)
+      cells = cell_values.read_numbers(chunk, column)
       if absent is not None and cells.present is not None:
-        absent[:, i] = ~cells.present
-      numbers[:, i] = transform.transform_numbers(
-        cells,
-        column.transform,
-        *self.statistics.get(column.name, ()),
-        clip=column.clip,
-      )
+        absent.numbers[:, i] = ~cells.present
+      numbers[:, i] = self._transform_numbers(cells, column)
     bags = {}
-    for column in self.schema.pooled:
-      coded, lengths, weights = self._encode_column(chunk, column)
-      lengths = lengths.astype(np.int32)
-      bags[column.name] = rows_lib.Bags(coded, lengths, weights)
+    for column in self.schema.lists:
+      if not column.history:
+        coded, lengths, weights = self._encode_column(chunk, column)
+        lengths = lengths.astype(np.int32)
+        bags[column.name] = rows_lib.Bags(coded, lengths, weights)
+    for columns in self.schema.histories.values():
+      for column, lists in event_lists.read_events(chunk, columns):
+        bags[column.name] = self._encode_events(chunk, column, lists, absent)
     group = None
     if self.schema.group and groups is not None:
       group = annotations_lib.read_groups(chunk, self.schema.group, groups)
@@ -318,9 +229,9 @@ class Encoder:
       **annotations_lib.read_annotations(chunk, beside, labels, first),
     )
 
-  def make_absent(self, chunk: raw.RawChunk) -> np.ndarray:
+  def make_absent(self, chunk: raw.RawChunk) -> Absent:
     """What `encode` sets for a chunk: nothing is missing so far."""
-    return np.zeros((len(chunk), len(self.schema.numeric)), bool)
+    return Absent(np.zeros((len(chunk), len(self.schema.numeric)), bool))
 
   @property
   def features_only(self) -> 'Encoder':
@@ -336,10 +247,22 @@ class Encoder:
   def _encode_column(
     self, chunk, column
   ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    cells, lengths, weights = read_values(chunk, column, self.drops_empty)
+    cells, lengths, weights = cell_values.read_values(
+      chunk, column, self.drops_empty
+    )
+    rows = self._look_up(chunk, column, cells, lengths)
+    return rows, lengths, weights
+
+  def _look_up(
+    self,
+    chunk: raw.RawChunk,
+    column: schema_lib.Column,
+    cells: raw.Column,
+    lengths: np.ndarray | None,
+  ) -> np.ndarray:
+    """Rows of the values of a feature, which are in lists of `lengths`."""
     try:
-      rows = self.vocabularies[column.table_name].encode(cells)
-      return rows, lengths, weights
+      return self.vocabularies[column.table_name].encode(cells)
     except vocabulary_lib.UnseenError as e:
       at = e.at
       if lengths is not None:
@@ -350,6 +273,35 @@ class Encoder:
         f'of table {column.table_name!r}; mend it, or let unseen values share '
         "a row (data.oov='row')"
       ) from None
+
+  def _encode_events(
+    self,
+    chunk: raw.RawChunk,
+    column: schema_lib.Column,
+    lists: raw.ListColumn,
+    absent: Absent | None,
+  ) -> rows_lib.Bags:
+    """A column of a history, one value an event."""
+    lengths = lists.lengths.astype(np.int32)
+    if column.coded:
+      rows = self._look_up(chunk, column, lists.values, lists.lengths)
+      return rows_lib.Bags(rows, lengths)
+    cells = event_lists.read_numbers(chunk, column, lists)
+    if absent is not None:
+      there = cells.present
+      missing = np.zeros(len(cells), bool) if there is None else ~there
+      absent.events[column.name] = rows_lib.Bags(missing, lengths)
+    return rows_lib.Bags(self._transform_numbers(cells, column), lengths)
+
+  def _transform_numbers(
+    self, cells: raw.NumberColumn, column: schema_lib.Column
+  ) -> np.ndarray:
+    return transform.transform_numbers(
+      cells,
+      column.transform,
+      *self.statistics.get(column.name, ()),
+      clip=column.clip,
+    )
 
   def fingerprint(self) -> str:
     """A short name of the content: what it makes of a row."""
@@ -377,7 +329,7 @@ class Encoder:
     hashes = any(
       v.hash_rows and v.hashes_canonical for v in self.vocabularies.values()
     )
-    return hashes or bool(self.schema.pooled and self.drops_empty)
+    return hashes or bool(self.schema.lists and self.drops_empty)
 
   def save(self, directory: str | pathlib.Path) -> None:
     """Writes `encoder.json` and the vocabularies into a directory."""

@@ -205,10 +205,15 @@ def read_examples(
   return read_files([path], list(dict.fromkeys(column_names)), reading)
 
 
+# Data sets in which no text can be, or none that has examples in its lines.
+_TEXTLESS = (
+  '', 'parquet', 'clicks', 'drift', 'interests', 'movielens_clicks', 'taobao',
+)  # fmt: skip
+
+
 def name_by_suffix(path: pathlib.Path, trained: str) -> str:
   """The format of a table; `trained` is that of training, '' for none."""
   if path.suffix.lower() == '.parquet':
     return 'parquet'
   is_text = path.name.lower().endswith(csv_files.SUFFIXES)
-  others = '', 'parquet', 'clicks', 'drift'  # in which no text can be
-  return 'csv' if is_text and trained in others else trained
+  return 'csv' if is_text and trained in _TEXTLESS else trained

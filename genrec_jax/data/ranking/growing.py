@@ -7,6 +7,7 @@ order, and its last batch is filled up with examples of weight 0. See
 """
 
 import dataclasses
+import logging
 import os
 import pathlib
 import zlib
@@ -29,7 +30,10 @@ from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import rows as rows_lib
 from genrec_jax.data.ranking.collation import collate_rows
 
+LOG = logging.getLogger('genrec_jax')
 _GROUPS = 1 << 31  # numbers that a group may have
+_FEW_VALUES = 100  # say nothing
+_MANY_UNSEEN = 0.8  # of the values of a part, of which a run warns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +75,8 @@ class _Loader:
   capacities: Mapping[str, int]
   unseen: unseen_draws.UnseenDraws | None
   log: Callable[[str], None]
+  check: Callable[[Mapping[str, np.ndarray], str], None] | None = None
+  warned: set[str] = dataclasses.field(default_factory=set)
 
   def load(self, path: pathlib.Path) -> _Part:
     tally = value_tally.Tally(self.encoder)
@@ -86,7 +92,24 @@ class _Loader:
     line = value_shares.describe_part(path.name, tally.counts())
     if line:
       self.log(f'stream: {line}')
+    self._warn_of_unseen(path, tally)
     return part
+
+  def _warn_of_unseen(
+    self, path: pathlib.Path, tally: value_tally.Tally
+  ) -> None:
+    """Warns once of a feature of which most values are unseen."""
+    for name, counts in tally.counts().items():
+      unseen = (counts.unseen or 0) / max(1, counts.values)
+      few = counts.values < _FEW_VALUES or unseen <= _MANY_UNSEEN
+      if few or name in self.warned:
+        continue
+      self.warned.add(name)
+      LOG.warning(
+        '%s: %.0f%% of the values of %r are unseen, of those of the base data '
+        'none: are they written as there? A model learns nothing of them.',
+        path, 100 * unseen, name,
+      )  # fmt: skip
 
   def _read_rows(
     self, path: pathlib.Path, tally: value_tally.Tally
@@ -112,6 +135,8 @@ class _Loader:
     if not pieces:
       return None
     rows = rows_lib.concatenate_rows(pieces)
+    if self.check is not None:
+      self.check(rows.extras, str(path))
     if rows.group is None:
       return rows
     numbers = number_groups(list(groups))
@@ -156,6 +181,7 @@ def stream_batches(
   log: Callable[[str], None] = print,
   shards: int = 1,
   own: range | None = None,
+  check: Callable[[Mapping[str, np.ndarray], str], None] | None = None,
 ) -> grain.IterDataset:
   """Batches of the parts of a directory, for as long as parts appear.
 
@@ -175,6 +201,7 @@ def stream_batches(
     log: called with messages about each file.
     shards: W, see `collate_rows`.
     own: all shards, or None for that; several processes are refused.
+    check: told the extra columns of each part and its name; None for none.
 
   Returns:
     A dataset of `Examples`, whose iterators save and restore their state, which
@@ -184,7 +211,7 @@ def stream_batches(
   growing.refuse_processes(directory, own, shards)
   refuse_row_numbers(encoder.schema.annotations.example_id)
   loader = _Loader(
-    encoder, batch_size, shards, dict(capacities or {}), unseen, log
+    encoder, batch_size, shards, dict(capacities or {}), unseen, log, check
   )
   return growing.GrowingBatches(
     directory,
@@ -195,6 +222,7 @@ def stream_batches(
     idle_s=idle_s,
     stop=stop,
     tells_ends=True,
+    log=log,
   )
 
 

@@ -182,7 +182,7 @@ def _encode_sources(
           if len(at):
             own = rows.take(at)
             writers[where].add(own)
-            tallies[where].add(chunk, own, absent[at], at)
+            tallies[where].add(chunk, own, absent.take(at), at)
             equal_rows.add(where, own, _origin_of(chunk, at))
   finally:
     for writer in writers.values():

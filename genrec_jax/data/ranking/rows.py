@@ -10,10 +10,10 @@ from genrec_jax.data.ranges import expand_ranges
 
 @dataclasses.dataclass(frozen=True)
 class Bags:
-  """N lists of rows of one table, one behind the other.
+  """N lists of values of one feature, one behind the other.
 
   Attributes:
-    values: `[K]` int32.
+    values: `[K]` int32 rows of the table; float32 of a list of numbers.
     lengths: `[N]` int32, their sum is K.
     weights: `[K]` float32 of the values, or None where all are 1.
   """
@@ -55,11 +55,14 @@ class ColumnNames:
     labels: those of `Rows.labels`.
     ids: those of `Rows.ids`, categorical features.
     numbers: those of `Rows.numbers`, numeric features.
+    histories: (name, names of its columns among `Rows.bags`) of each history,
+      lists of the same lengths in every row.
   """
 
   labels: tuple[str, ...]
   ids: tuple[str, ...] = ()
   numbers: tuple[str, ...] = ()
+  histories: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data.quoting import list_names, quote
 from genrec_jax.data.ranking import annotations as annotations_lib
+from genrec_jax.data.ranking import history_rules
 from genrec_jax.data.ranking import rows as rows_lib
 
-KINDS = ('categorical', 'multi_hot', 'sequence', 'numeric')
+KINDS = (
+  'categorical', 'multi_hot', 'sequence', 'numeric', 'numeric_sequence',
+)  # fmt: skip
 TRANSFORMS = ('as_is', 'log', 'ln2', 'standardize')
 VOCABULARIES = ('fitted', 'hashed')
 OOV = ('row', 'hash', 'error')
@@ -24,8 +27,9 @@ class Column:
     name: of the feature.
     column: of the raw file.
     kind: one of KINDS.
-    transform: one of TRANSFORMS, for numeric ones.
-    fill: what an empty cell is read as; '' leaves it missing.
+    transform: one of TRANSFORMS, for numbers.
+    fill: what an empty cell is read as, in a history an empty value inside of
+      one; '' leaves it missing.
     table: name of the table and the vocabulary, which features may share.
     vocabulary: 'fitted' on the training split, or 'hashed' without one.
     min_count: rarer values are unseen ones.
@@ -41,6 +45,8 @@ class Column:
     clip: largest size of a z-score (transform 'standardize'); 0 bounds none.
     train_unseen: share of its known values that a training batch reads as
       unseen; None is `data.train_unseen`.
+    history: whose column it is, which is one value an event, see
+      `event_lists`; '' for none.
   """
 
   name: str
@@ -60,6 +66,7 @@ class Column:
   weights: str = ''
   clip: float = 0.0
   train_unseen: float | None = None
+  history: str = ''
 
   def __post_init__(self):
     for option, known in (
@@ -82,7 +89,7 @@ class Column:
           f'{self._quote_key(option)} must be a whole number, at least '
           f'{least}, not {value!r}'
         )
-    if self.kind == 'numeric' and self.fill:
+    if self.has_numbers and self.fill:
       try:
         float(self.fill)
       except ValueError:
@@ -92,9 +99,10 @@ class Column:
     self._check_shares()
     if self.coded:
       self._check_vocabulary()
-    if self.pooled and not self.separator:
+    if self.is_list and not self.separator:
       raise ValueError(f'{self._quote_key("separator")} must not be empty')
-    if self.weights and not self.pooled:
+    history_rules.check_column(self, self._quote_key)
+    if self.weights and not self.is_list:
       raise ValueError(
         f'{self._quote_key("weights")} is {self.weights!r}, and one value has '
         "no weights; set kind to 'multi_hot' or 'sequence', or leave it out"
@@ -114,7 +122,7 @@ class Column:
         f'{self._quote_key("clip")} must be a number, at least 0, not '
         f'{self.clip!r}'
       )
-    if self.clip and (self.kind, self.transform) != ('numeric', 'standardize'):
+    if self.clip and not (self.has_numbers and self.transform == 'standardize'):
       raise ValueError(
         f'{self._quote_key("clip")} bounds z-scores: set transform to '
         "'standardize', or leave it out"
@@ -156,18 +164,26 @@ class Column:
     return [self.source, *filter(None, [self.weights])]
 
   @property
-  def pooled(self) -> bool:
-    return self.kind in ('multi_hot', 'sequence')
+  def is_list(self) -> bool:
+    """Whether a row has any number of its values."""
+    return self.kind in ('multi_hot', 'sequence', 'numeric_sequence')
+
+  @property
+  def has_numbers(self) -> bool:
+    """Whether its cells, or the values inside them, are numbers."""
+    return self.kind in ('numeric', 'numeric_sequence')
 
   @property
   def keeps_last(self) -> bool:
     """Whether `max_len` leaves the last values of a list."""
-    return (self.keep or {'sequence': 'last'}.get(self.kind)) == 'last'
+    if self.keep:
+      return self.keep == 'last'
+    return self.kind in ('sequence', 'numeric_sequence')
 
   @property
   def coded(self) -> bool:
     """Its values are rows of a table."""
-    return self.kind != 'numeric' or self.transform == 'ln2'
+    return not self.has_numbers or self.transform == 'ln2'
 
   @property
   def has_unseen_rows(self) -> bool:
@@ -228,6 +244,7 @@ class Schema:
           'give the extra another one and say '
           f'data.extras.<other name>.column={extra.source}'
         )
+    history_rules.check_histories(self.histories, names)
     first = {}
     for column in self.coded:
       other = first.setdefault(column.table_name, column)
@@ -245,15 +262,22 @@ class Schema:
   @property
   def single(self) -> list[Column]:
     """One value a row: the columns of `Examples.ids`."""
-    return [c for c in self.columns if c.coded and not c.pooled]
+    return [c for c in self.columns if c.coded and not c.is_list]
 
   @property
-  def pooled(self) -> list[Column]:
-    return [c for c in self.columns if c.pooled]
+  def lists(self) -> list[Column]:
+    return [c for c in self.columns if c.is_list]
+
+  @property
+  def histories(self) -> dict[str, list[Column]]:
+    """Name of each history -> its columns."""
+    names = dict.fromkeys(c.history for c in self.columns if c.history)
+    return {h: [c for c in self.columns if c.history == h] for h in names}
 
   @property
   def numeric(self) -> list[Column]:
-    return [c for c in self.columns if not c.coded]
+    """One number a row: the columns of `Examples.dense`."""
+    return [c for c in self.columns if not c.coded and not c.is_list]
 
   @property
   def names(self) -> rows_lib.ColumnNames:
@@ -262,6 +286,7 @@ class Schema:
       self.labels,
       tuple(c.name for c in self.single),
       tuple(c.name for c in self.numeric),
+      tuple((h, tuple(c.name for c in x)) for h, x in self.histories.items()),
     )
 
   @property
@@ -286,7 +311,9 @@ class Schema:
 
 
 # Options younger than the first files with columns -> their defaults.
-_NEWER = {'keep': '', 'weights': '', 'clip': 0.0, 'train_unseen': None}
+_NEWER = {
+  'keep': '', 'weights': '', 'clip': 0.0, 'train_unseen': None, 'history': '',
+}  # fmt: skip
 
 
 def check_share(share: object, key: str) -> None:
@@ -358,7 +385,8 @@ def build_columns(
     if 'fill' in options:  # the command line makes a number of 0
       options['fill'] = str(options['fill'])
     transform = options.get('transform', cfg.get('numeric', 'as_is'))
-    is_scored = (options.get('kind'), transform) == ('numeric', 'standardize')
+    is_number = options.get('kind') in ('numeric', 'numeric_sequence')
+    is_scored = is_number and transform == 'standardize'
     column = Column(
       **{
         'name': name,

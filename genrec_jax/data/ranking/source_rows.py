@@ -31,7 +31,8 @@ class SourceRows:
     schema: of the rows.
     split_rule: cuts splits from the training rows; None cuts nothing.
     reading: format of the files and its options.
-    names: the columns of a generator; files say theirs themselves.
+    names: the columns of rows that are made, of nothing or of other files;
+      files of examples say theirs themselves.
   """
 
   sources: Mapping[str, prepare.RowSource]
@@ -46,7 +47,8 @@ class SourceRows:
     Those that some of its files lack are left out.
     """
     source = self._source(split)
-    if not source.files:
+    # Rows may be made of files that do not have their columns.
+    if self.reading['format'] not in formats.FORMATS:
       return list(self.names), {}
     file_format = formats.find_format(self.reading['format'])
     first, *others = source.files

@@ -83,8 +83,8 @@ class UnseenDraws:
       self._groups.append(group([schema.single[i] for i in places], places))
     self._bags: Mapping[str, _Drawn] = {
       column.name: group([column], [0])
-      for column in schema.pooled
-      if _share_of(column, share)
+      for column in schema.lists
+      if column.coded and _share_of(column, share)
     }
 
   def __bool__(self) -> bool:

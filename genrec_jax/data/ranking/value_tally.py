@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from genrec_jax import features
+from genrec_jax.data.ranking import cell_values, event_lists, raw
 from genrec_jax.data.ranking import encoder as encoder_lib
-from genrec_jax.data.ranking import raw
 from genrec_jax.data.ranking import rows as rows_lib
 from genrec_jax.data.ranking.value_shares import LEAST_DISTINCT, FeatureCounts
 
@@ -30,7 +30,7 @@ class Tally:
     """Starts at zero."""
     schema = encoder.schema
     self.encoder = encoder
-    self._columns = [*schema.single, *schema.numeric, *schema.pooled]
+    self._columns = [*schema.single, *schema.numeric, *schema.lists]
     self._plain = len(schema.single) + len(schema.numeric)
     self._first_unseen = np.array(
       [
@@ -52,7 +52,7 @@ class Tally:
     self,
     chunk: raw.RawChunk,
     rows: rows_lib.Rows,
-    absent: np.ndarray,
+    absent: encoder_lib.Absent,
     at: np.ndarray | None = None,
   ) -> None:
     """Counts some rows.
@@ -60,12 +60,14 @@ class Tally:
     Args:
       chunk: what they were made of.
       rows: as `Encoder.encode` has made them.
-      absent: `[N, M]`, which of their numbers are missing.
+      absent: which of their numbers are missing.
       at: `[N]` which rows of the chunk they are; None for all.
     """
     single = rows.ids.shape[1]
     is_unseen = rows.ids >= self._first_unseen[:single]
-    is_missing = np.concatenate([rows.ids == features.PAD, absent], axis=1)
+    is_missing = np.concatenate(
+      [rows.ids == features.PAD, absent.numbers], axis=1
+    )
     counts = np.zeros_like(self._counts)
     counts[: self._plain, 0] = len(rows)
     counts[: self._plain, 1] = _sum_columns(is_missing)
@@ -73,8 +75,10 @@ class Tally:
     for i, column in enumerate(self._columns[self._plain :], self._plain):
       bags = rows.bags[column.name]
       empty = len(rows) - np.count_nonzero(bags.lengths)
-      missing = len(bags.values) - np.count_nonzero(bags.values != features.PAD)
-      unseen = np.count_nonzero(bags.values >= self._first_unseen[i])
+      missing = np.count_nonzero(_find_missing(column, bags, absent))
+      unseen = 0
+      if column.coded:
+        unseen = np.count_nonzero(bags.values >= self._first_unseen[i])
       counts[i] = len(bags.values) + empty, missing + empty, unseen
     self._counts += counts
     self.rows += len(rows)
@@ -84,12 +88,12 @@ class Tally:
       for i in np.flatnonzero(news[0]).tolist():
         self._note_unseen(i, chunk, at, rows, is_unseen)
       for i in np.flatnonzero(news[1]).tolist():
-        self._note_gap(i, chunk, at, rows, is_missing)
+        self._note_gap(i, chunk, at, rows, is_missing, absent)
 
   def _note_unseen(self, i: int, chunk, at, rows, is_unseen) -> None:
     """Remembers some unseen values of a feature, and the place of the first."""
     column, values = self._columns[i], self._values[i]
-    if not column.pooled:
+    if not column.is_list:
       where = _spread(at[is_unseen[:, i]])
       cells = chunk.columns[column.source]
       pairs = [(row, _read_cell(cells, row)) for row in where]
@@ -110,28 +114,33 @@ class Tally:
     column = self._columns[i]
     keep = np.zeros(len(chunk), bool)
     keep[where] = True
-    sources = filter(None, (column.source, column.weights))
+    # Those of a history are read together.
+    own = self.encoder.schema.histories.get(column.history, [column])
+    sources = {source for c in own for source in c.sources}
     few = raw.RawChunk(
       {name: chunk.columns[name] for name in sources}, len(chunk), chunk.where
     ).take(keep)
-    values, lengths, _ = encoder_lib.read_values(
-      few, column, self.encoder.drops_empty
-    )
+    if column.history:
+      lists = dict(event_lists.read_events(few, own))[column]
+      values, lengths = lists.values, lists.lengths
+    else:
+      values, lengths, _ = cell_values.read_values(
+        few, column, self.encoder.drops_empty
+      )
     coded = self.encoder.vocabularies[column.table_name].encode(values)
     rows = np.repeat(np.flatnonzero(keep), lengths)
     for place in np.flatnonzero(coded >= self._first_unseen[i]).tolist():
       yield int(rows[place]), _read_cell(values, place)
 
-  def _note_gap(self, i: int, chunk, at, rows, is_missing) -> None:
+  def _note_gap(self, i: int, chunk, at, rows, is_missing, absent) -> None:
     column = self._columns[i]
     if i < self._plain:
       row = int(at[np.argmax(is_missing[:, i])])
     else:
       bags = rows.bags[column.name]
       ends = np.cumsum(bags.lengths)
-      padded = np.searchsorted(
-        ends, np.flatnonzero(bags.values == features.PAD)[:1], 'right'
-      )
+      missing = _find_missing(column, bags, absent)
+      padded = np.searchsorted(ends, np.flatnonzero(missing)[:1], 'right')
       row = int(at[min([*np.flatnonzero(bags.lengths == 0)[:1], *padded])])
     self._gaps[i] = f'{chunk.where(row)}, column {column.source!r}'
     self._is_told[1, i] = True
@@ -160,6 +169,13 @@ class Tally:
       )
     }
     return {c.name: by_name[c.name] for c in self.encoder.schema.columns}
+
+
+def _find_missing(column, bags: rows_lib.Bags, absent) -> np.ndarray:
+  """`[K]` bool, which values of some lists are missing."""
+  if column.coded:
+    return bags.values == features.PAD
+  return absent.events[column.name].values
 
 
 def _sum_columns(flags: np.ndarray) -> np.ndarray:

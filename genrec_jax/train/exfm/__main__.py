@@ -58,7 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         f'another driver is at work in {root}; wait until it has ended, or use '
         'another directory'
       )
+    if asked.events:
+      _check_events(pathlib.Path(asked.events), asked.students)
     record = settings.claim_directory(root, asked, configs)
+    if asked.events and (others := _list_unread(asked)):
+      last_resort.print_result(
+        f'{asked.events} has {", ".join(others)}, too, which are of no student '
+        'and read by nobody, the teacher included'
+      )
     base_data.write_base(layout)
     try:
       is_done = System(record, layout, options, last_resort.print_result).run()
@@ -168,11 +175,12 @@ def make_parser() -> argparse.ArgumentParser:
     help='a key of the configs of the scope teacher, students, all or the name '
     'of a student; may be given several times',
   )  # fmt: skip
-  add('--label', default='label', help='column of the label (label)')
+  add('--label', default='label', help='column of the label, 0 or 1 (label)')
   own = parser.add_argument_group('events of your own')
   own.add_argument(
     '--events', default='', metavar='DIR',
-    help='directory with one of impressions and labels for each student',
+    help='directory with one of impressions and labels for each student; needs '
+    '--base and --window_s',
   )  # fmt: skip
   own.add_argument(
     '--base', default='', metavar='FILE.parquet',
@@ -186,6 +194,7 @@ def make_parser() -> argparse.ArgumentParser:
     ('retries', int, 'starts of a process that a signal has ended'),
     ('status_s', float, 'seconds between two lines of how far all are'),
     ('grace_s', float, 'how long processes may take to save at the end'),
+    ('most_lost', float, 'share of labels that may be lost; more end the run'),
   ):
     default = getattr(usual, name)
     how.add_argument(
@@ -194,12 +203,49 @@ def make_parser() -> argparse.ArgumentParser:
   stream = parser.add_argument_group(
     'the generated stream', 'keys of data.drift; --seed is that of runs, too'
   )
+  said = _describe_fields()
   for field in dataclasses.fields(DriftLog):
+    usual = STREAM.get(field.name, field.default)
     stream.add_argument(
       f'--{field.name}', type=field.type, metavar=field.type.__name__.upper(),
-      help=f'({STREAM.get(field.name, field.default)})',
+      help=f'{said.get(field.name, "")} ({usual})'.replace('%', '%%'),
     )  # fmt: skip
   return parser
+
+
+def _check_events(
+  folder: pathlib.Path, students: Sequence[settings.Student]
+) -> None:
+  """Refuses a student whose stream is not among those that are there."""
+  if not folder.is_dir():
+    raise ConfigError(f'--events: {folder} is no directory')
+  there = _list_directories(folder)
+  for student in students:
+    if there and student.name not in there:
+      raise ConfigError(
+        f'--students: {folder} has no directory {student.name!r}, but '
+        f'{", ".join(there)}'
+      )
+
+
+def _list_unread(asked: settings.Settings) -> list[str]:
+  """Directories of events that no student reads."""
+  own = {student.name for student in asked.students}
+  there = _list_directories(pathlib.Path(asked.events))
+  return [name for name in there if name not in own]
+
+
+def _list_directories(folder: pathlib.Path) -> list[str]:
+  return sorted(
+    x.name for x in folder.iterdir() if x.is_dir() and x.name[0] != '.'
+  )
+
+
+def _describe_fields() -> dict[str, str]:
+  """Field of `DriftLog` -> what its docstring says of it."""
+  said = (DriftLog.__doc__ or '').partition('Attributes:')[2]
+  entries = re.findall(r'^    (\w+): (.*(?:\n      .*)*)', said, re.MULTILINE)
+  return {name: ' '.join(text.split()).rstrip('.') for name, text in entries}
 
 
 def _name_config(config: str) -> str:

@@ -1,5 +1,6 @@
 """The charts of the page: windows from left to right."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -20,6 +21,7 @@ COLORS = {
 TEACHER_NAME = 'teacher, as it annotates'
 _BEGINNING = 8  # a first of so many windows, in which models begin
 _MOST_READOUTS = 60
+_LARGE = 1000  # a window's number that no axis shall have
 Points = list[tuple[float, float]]
 
 
@@ -44,7 +46,12 @@ def chart_ne(numbers: Mapping, student: Mapping) -> Chart:
   first = _first_window(numbers)
   methods = student['methods']
   series = [
-    Series(method, list_points(run['windows'], 'ne', first), COLORS[method])
+    Series(
+      method,
+      list_points(run['windows'], 'ne', first),
+      COLORS[method],
+      'dashes' if method == NONE else 'curve',
+    )
     for method, run in _by_rank(methods)
   ]
   references = []
@@ -66,7 +73,7 @@ def chart_gain(numbers: Mapping, student: Mapping) -> Chart:
   for method, run in _by_rank(student['methods']):
     if method == NONE:
       continue
-    gain, spread, band = run['gain'], run['gain_spread'], []
+    gain, spread, band = run.get('gain'), run.get('gain_spread'), []
     if gain is not None and spread is not None:
       band = [
         (window, gain - spread, gain + spread)
@@ -90,9 +97,9 @@ def chart_calibration(numbers: Mapping, student: Mapping) -> Chart:
   method = numbers['settings']['methods'][0]
   windows = student['methods'][method]['windows']
   named = (
-    ('head that serves', windows, 'calibration', 'blue', 'curve'),
+    ('serving head', windows, 'calibration', 'blue', 'curve'),
     ('distillation head', windows, 'head_calibration', 'orange', 'curve'),
-    ('adapter', windows, 'adapter_calibration', 'green', 'curve'),
+    ("adapter's output", windows, 'adapter_calibration', 'green', 'curve'),
     (TEACHER_NAME, student['windows'], 'calibration', 'ink', 'dashes'),
   )
   series = [
@@ -101,7 +108,7 @@ def chart_calibration(numbers: Mapping, student: Mapping) -> Chart:
     if (points := list_points(rows, key, first))
   ]
   one = charts.reference_level('as many as there are', 1.0)
-  title = f'{student["name"]} ({method}): predicted clicks over clicks'
+  title = f'{student["name"]} ({method}): predicted over actual'
   return chart_windows(title, [one, *series], numbers)
 
 
@@ -120,6 +127,16 @@ def chart_teacher(numbers: Mapping) -> Chart:
     )
   ]
   return chart_windows('The teacher: NE of each window', series, numbers)
+
+
+def find_origin(numbers: Mapping) -> int:
+  """The window that charts call 0: the first, where numbers are large.
+
+  Args:
+    numbers: of `results.measure_system`.
+  """
+  windows = numbers['windows']
+  return windows[0] if windows and windows[0] >= _LARGE else 0
 
 
 def list_points(rows: Sequence[Mapping], key: str, first: int) -> Points:
@@ -150,6 +167,8 @@ def chart_windows(
     numbers: of `results.measure_system`.
     is_signed: whether values are told with their sign.
   """
+  origin = find_origin(numbers)
+  series = [_shift(s, origin) for s in series]
   finite = [
     y
     for s in series
@@ -165,16 +184,26 @@ def chart_windows(
     low, high = low - 1, high + 1
   bottom, top = min(finite), max(finite)
   room = (top - bottom) / 20 or abs(bottom) / 10 or 1.0
-  half = numbers['measured_windows'][0]
+  measured = numbers['measured_windows']
   drawn = list(series)
-  if low < half < high:
-    drawn.insert(0, charts.reference_mark('', half))
+  for mark in (measured[0] - 0.5, measured[-1] + 0.5):
+    if low < mark - origin < high:
+      drawn.insert(0, charts.reference_mark('', mark - origin))
+  name = f'window, from {origin:,} on' if origin else 'window'
   return Chart(
     title,
-    linear_axis(low, high, 'window', whole=True),
+    linear_axis(low, high, name, whole=True),
     linear_axis(bottom - room, top + room),
     drawn,
-    list(_read_out(series, is_signed)),
+    list(_read_out(series, is_signed, origin)),
+  )
+
+
+def _shift(series: Series, origin: int) -> Series:
+  return dataclasses.replace(
+    series,
+    points=[(x - origin, y) for x, y in series.points],
+    band=[(x - origin, low, high) for x, low, high in series.band],
   )
 
 
@@ -186,18 +215,23 @@ def _first_window(numbers: Mapping) -> int:
 def _by_rank(methods: Mapping[str, Mapping]) -> list[tuple[str, Mapping]]:
   """By what they have of the teacher; the method of all students on top."""
   first = next(iter(methods))
-  order = sorted(methods, key=lambda m: (m == first, list(COLORS).index(m)))
+  # Dashes of no teacher do not hide what they lie on.
+  order = sorted(
+    methods, key=lambda m: (m == NONE, m == first, list(COLORS).index(m))
+  )
   return [(method, methods[method]) for method in order]
 
 
-def _read_out(series: Sequence[Series], is_signed: bool) -> Iterator[Readout]:
+def _read_out(
+  series: Sequence[Series], is_signed: bool, origin: int
+) -> Iterator[Readout]:
   """The values of all curves at each window, or at every few."""
   curves = [s for s in series if s.name and s.points and len(s.points) > 0]
   curves = [s for s in curves if all(math.isfinite(x) for x, _ in s.points)]
   windows = sorted({x for s in curves for x, _ in s.points})
   step = max(math.ceil(len(windows) / _MOST_READOUTS), 1)
   for window in windows[::step]:
-    texts, dots = [f'window {window}'], []
+    texts, dots = [f'window {window + origin:,}'], []
     for s in reversed(curves):
       value = dict(s.points).get(window)
       if value is None:

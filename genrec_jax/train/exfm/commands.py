@@ -15,14 +15,18 @@ WORKDIR/
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from genrec_jax.config import files as config_files
 from genrec_jax.config import loading
 from genrec_jax.config.errors import ConfigError
+from genrec_jax.data.parquet import pa, pq
 from genrec_jax.processes import children
 from genrec_jax.train.exfm.settings import (
   ALL,
@@ -245,7 +249,9 @@ def _add_sets(
   settings: Settings, scopes: tuple[str, ...], fixed: dict, usual: dict
 ) -> dict[str, str]:
   """The keys of a run with those of `--set`; a narrower scope wins."""
-  own = {}
+  own, rate = {}, find_rate(settings)
+  if 0 < rate < 1:  # models that begin elsewhere spend a thousand steps on it
+    usual = usual | {'loss.prior': f'({rate:.6g},)'}
   for wanted in scopes:
     for word in settings.sets:
       scope, key, value = split_set(word)
@@ -258,6 +264,23 @@ def _add_sets(
         )
       own[key] = value
   return usual | fixed | own
+
+
+def find_rate(settings: Settings) -> float:
+  """The share of labels that are 1: of the stream, or in the base data."""
+  if settings.stream is not None:
+    return settings.stream.rate
+  return _read_rate(settings.base, settings.label)
+
+
+@functools.cache
+def _read_rate(base: str, label: str) -> float:
+  """The mean label of a file; 0 where nobody knows, which is told later."""
+  try:
+    column = pq.ParquetFile(base).read(columns=[label])[label]
+    return float(np.mean(column.cast(pa.float64()).to_numpy()))
+  except (OSError, KeyError, pa.ArrowException, ValueError):
+    return 0.0
 
 
 def _write_command(layout: Layout) -> list[str]:

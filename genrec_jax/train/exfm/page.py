@@ -6,8 +6,9 @@ module prepares its variables.
 
 import datetime
 import json
+import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.report.feeding_diagram import draw_flow
@@ -17,6 +18,24 @@ from genrec_jax.train.exfm.commands import SERVICE, Layout
 from genrec_jax.train.exfm.settings import NONE
 
 PAGE, NUMBERS = 'exfm.html', 'exfm_results.json'
+_FEW_WINDOWS = 4  # say nothing of a gain
+_MANY_LOST = 0.05  # of the labels
+# Count of the join -> what it means.
+_COUNTS = {
+  'impressions': 'rows of all streams',
+  'shared_impressions': 'of these, of examples that another stream had before',
+  'repeated_impressions': 'of these, of examples that the stream had before',
+  'late_impressions': 'of these, dropped: their window had been given out',
+  'examples': 'given out, each once',
+  'unlabelled': 'of these, without any label, which stands for 0',
+  'labels': 'read; an event of two labels counts twice',
+  'joined': 'of these, those of examples',
+  'behind_attribution': 'lost: later than --attribution_s',
+  'after_emission': 'lost: in time, but read after their window was given out',
+  'unknown': 'lost: of examples that are not known, or not any more',
+  'duplicates': 'of labels that are counted already',
+  'early': 'from before their impression; they count',
+}
 _METHODS = {
   NONE: 'labels alone',
   'one_head': 'scores and labels by the head that serves',
@@ -35,7 +54,11 @@ def write_page(layout: Layout) -> str:
   numbers = results.measure_system(layout)
   replace_file(layout.root / NUMBERS, json.dumps(numbers, indent=1))
   replace_file(layout.root / PAGE, render_page(numbers, str(layout.root)))
-  return f'wrote {layout.root / PAGE} and {layout.root / NUMBERS}'
+  lost = numbers['service']['labels_lost']
+  return (
+    f'wrote {layout.root / PAGE} and {layout.root / NUMBERS}; {lost:.2%} of '
+    'labels lost'
+  )
 
 
 def render_page(numbers: Mapping, root: str) -> str:
@@ -63,7 +86,7 @@ def render_page(numbers: Mapping, root: str) -> str:
     gain=[
       charts.chart_gain(numbers, student)
       for student in students
-      if len(methods) > 1
+      if NONE in methods and len(methods) > 1
     ],
     calibration=[
       charts.chart_calibration(numbers, student) for student in students
@@ -72,6 +95,9 @@ def render_page(numbers: Mapping, root: str) -> str:
     windows=list(list_windows(numbers)),
     costs=list(_list_costs(numbers)),
     score_us=cost_score(numbers),
+    many_lost=numbers['service']['labels_lost'] > _MANY_LOST,
+    counts=_COUNTS,
+    origin=charts.find_origin(numbers),
     total_core_s=sum(cost['core_s'] for cost in numbers['costs']),
     stream=list((settings['stream'] or {}).items()),
   )
@@ -88,12 +114,38 @@ def list_gains(numbers: Mapping) -> Iterator[dict]:
     gains = [run.get('gain') for run in runs]
     if method == NONE or not gains or None in gains:
       continue
+    gain = statistics.fmean(gains)
     yield {
       'method': method,
-      'gain': statistics.fmean(gains),
+      'gain': gain,
       'least': min(gains),
       'most': max(gains),
+      'verdict': judge_gain(gain, runs, len(numbers['measured_windows'])),
     }
+
+
+def judge_gain(gain: float, runs: Sequence[Mapping], windows: int) -> str:
+  """What one run of each student allows to say of a mean gain.
+
+  Nothing is said of a gain that is within two standard errors of 0, as the
+  windows tell them. Other seeds would differ by more.
+
+  >>> runs = [{'gain_spread': 0.4}, {'gain_spread': 0.4}]
+  >>> [judge_gain(gain, runs, 8) for gain in (0.5, 0.1, -2.0)]
+  ['better', 'no difference', 'worse']
+
+  Args:
+    gain: the mean of the students, in per cent.
+    runs: of the students, with the spread of the gains over windows.
+    windows: how many were measured.
+  """
+  spreads = [run.get('gain_spread') for run in runs]
+  if windows < _FEW_WINDOWS or None in spreads:
+    return 'too few windows'
+  error = math.sqrt(sum(x * x for x in spreads) / windows) / len(spreads)
+  if abs(gain) <= 2 * error:
+    return 'no difference'
+  return 'better' if gain > 0 else 'worse'
 
 
 def cost_score(numbers: Mapping) -> float | None:

@@ -38,6 +38,7 @@ from genrec_jax.train.exfm.settings import (
 )
 from genrec_jax.train.exfm.status import PROGRESSIVE
 
+PART = 'train/part'  # of a line: how many parts the run has taken
 _LEAST_P = 1e-7  # scores keep away from 0 and 1 by this
 
 
@@ -130,26 +131,22 @@ def read_parts(folder: pathlib.Path, label: str) -> Iterator[PartLabels]:
 
 
 def place_rows(
-  rows: Sequence[Mapping], parts: Sequence[PartLabels], batch_size: int
+  rows: Sequence[Mapping], parts: Sequence[PartLabels]
 ) -> dict[int, Mapping]:
   """Window -> the line of metrics.jsonl that ends it.
 
-  A part is ceil(N / batch size) steps, and the line of its last step has the
-  progressive metrics of the window.
+  The line says how many parts the run had taken by then: windows of which
+  nothing is learned from have no line.
 
   Args:
     rows: lines of metrics.jsonl.
     parts: those that the run has read, in order.
-    batch_size: of the run.
   """
-  by_step = {row['step']: row for row in rows if PROGRESSIVE in row}
-  found, step = {}, 0
-  for part in parts:
-    if len(part):
-      step += math.ceil(len(part) / batch_size)
-      if step in by_step:
-        found[part.window] = by_step[step]
-  return found
+  return {
+    parts[int(row[PART]) - 1].window: row
+    for row in rows
+    if PROGRESSIVE in row and row.get(PART)
+  }
 
 
 def find_entropy(p: float) -> float:
@@ -257,9 +254,7 @@ def _measure_run(
 ) -> dict:
   """A run of a student: its windows, and the last half of them."""
   config = json.loads((workdir / 'config.json').read_text())
-  rows = place_rows(
-    read_jsonl(workdir / 'metrics.jsonl'), parts, config['train']['batch_size']
-  )
+  rows = place_rows(read_jsonl(workdir / 'metrics.jsonl'), parts)
   scale = config.get('distill', {}).get('label_scale', 1.0)
   rates = {p.window: float(p.label.mean()) for p in parts if len(p)}
   windows = [
@@ -358,9 +353,7 @@ def _measure_teacher(
   """The teacher as it learns, and as it annotates: all examples, each once."""
   workdir = layout.teacher
   config = json.loads((workdir / 'config.json').read_text())
-  rows = place_rows(
-    read_jsonl(workdir / 'metrics.jsonl'), parts, config['train']['batch_size']
-  )
+  rows = place_rows(read_jsonl(workdir / 'metrics.jsonl'), parts)
   last = [part for part in parts if part.window in half]
   fresh = {window: row[PROGRESSIVE] for window, row in rows.items()}
   scored = {part.window: _score_part(part, store) for part in parts}
@@ -409,9 +402,12 @@ class _Truth:
     """The NE of the true probabilities, labels being drawn anew for ever."""
     if self._log is None or not windows:
       return None
-    return drift.find_floor(
+    selected = [
       select_segments(self._stream.window(k), student.segments) for k in windows
-    )
+    ]
+    if not any(len(window.label) for window in selected):
+      return None
+    return drift.find_floor(selected)
 
   def measure_losses(self, parts: Sequence[PartLabels]) -> dict[int, float]:
     """Window -> log loss of the true probabilities on the labels of a part."""

@@ -18,7 +18,10 @@ NONE = 'none'
 METHODS = (NONE, 'one_head', 'head', 'adapter', 'teacher_alone')
 TEACHER, STUDENTS, ALL = 'teacher', 'students', 'all'  # scopes of --set
 # Directories beside the streams in events/ and annotated/, and scopes.
-_RESERVED = (TEACHER, STUDENTS, ALL, 'scores', 'join')
+_RESERVED = (TEACHER, STUDENTS, ALL, 'scores', 'join', 'END')
+STREAM = 'stream.'  # before the keys of the generated stream
+# Keys of the settings -> what a user gives.
+_FLAGS = {'methods': '--method, --compare', 'sets': '--set'}
 _NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_]*')
 _MOST_BYTES = 1 << 22
 
@@ -285,8 +288,9 @@ def claim_directory(
     return Record(settings, configs)
   if found := find_difference(to_json(there.settings), to_json(settings)):
     key, old, new = found
+    flag = _FLAGS.get(key, f'--{key.removeprefix(STREAM)}')
     raise ConfigError(
-      f'{root} was begun with {key}={_show(old)}, not {_show(new)}: what is '
+      f'{root} was begun with {flag}={_show(old)}, not {_show(new)}: what is '
       'there would not belong together. Give the same options, or another '
       'directory'
     )

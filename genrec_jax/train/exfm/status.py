@@ -30,7 +30,7 @@ class Status:
     """
     layout, settings = self._layout, self._layout.settings
     total = self._count_events()
-    is_whole = (layout.events / END).exists()
+    is_whole = (layout.events / END).is_file()
     if settings.stream is not None:
       total_text = f'{settings.stream.windows}'
     else:

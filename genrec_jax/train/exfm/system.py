@@ -19,10 +19,12 @@ from genrec_jax.data.growing import END
 from genrec_jax.processes import notes
 from genrec_jax.processes.children import Bounds, Child
 from genrec_jax.train.exfm.commands import (
+  SERVICE,
   WRITER,
   Layout,
   list_processes,
   load_config,
+  name_run,
 )
 from genrec_jax.train.exfm.settings import TEACHER, Record, check_config
 from genrec_jax.train.exfm.status import Status
@@ -40,6 +42,7 @@ class RunOptions:
     retries: how often a process that a signal has ended is started again.
     status_s: seconds between two lines about how far all are.
     grace_s: how long processes may take to save after a signal.
+    most_lost: share of the labels that may be lost; with more, the run ends.
   """
 
   threads: int = 1
@@ -47,9 +50,10 @@ class RunOptions:
   retries: int = 5
   status_s: float = 5.0
   grace_s: float = 600.0
+  most_lost: float = 0.5
 
   def __post_init__(self):
-    for name in ('threads', 'jobs', 'retries', 'status_s', 'grace_s'):
+    for name in (f.name for f in dataclasses.fields(self)):
       if not getattr(self, name) >= 0:
         raise ConfigError(
           f'--{name} is {getattr(self, name)}, must be at least 0'
@@ -79,7 +83,12 @@ class System:
     """
     self._record, self._layout = record, layout
     self._options, self._say = options, say
-    self._commands = commands or list_processes(layout)
+    self._commands = dict(commands or list_processes(layout))
+    self._are_others = commands is not None  # which make no workdirs
+    if not self._are_others:
+      self._commands[SERVICE] = [
+        *self._commands[SERVICE], f'--most_lost={options.most_lost}',
+      ]  # fmt: skip
     self._running: dict[str, Child] = {}
     self._waiting: list[str] = []
     self._elsewhere: set[str] = set()
@@ -104,8 +113,10 @@ class System:
       if notes.is_alive(note, self._layout.log(name)):
         # Of a driver that was killed: it has been sent a signal, and saves.
         self._elsewhere.add(name)
-      elif note.state != notes.DONE:
+      elif note.state != notes.DONE or not self._is_there(name):
         self._waiting.append(name)
+      elif name == WRITER:  # a driver may have been killed before it wrote it
+        (self._layout.events / END).touch()
     if self._elsewhere:
       self._say(
         f'{", ".join(sorted(self._elsewhere))}: still there from before; '
@@ -154,6 +165,17 @@ class System:
         note=self._layout.note(name),
         bounds=Bounds(self._options.threads),
       )
+
+  def _is_there(self, name: str) -> bool:
+    """Whether what a process had to make has not been removed since."""
+    if self._are_others:
+      return True
+    if name == TEACHER:
+      return (self._layout.teacher / 'config.json').exists()
+    for student, method in self._layout.settings.runs():
+      if name == name_run(student, method):
+        return (self._layout.student(student, method) / 'config.json').exists()
+    return True
 
   def _is_student(self, name: str) -> bool:
     return '-' in name  # between student and method, and in no other name

@@ -4,15 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from genrec_jax import features
-from genrec_jax.data.ranking import batches, collation, raw
+from genrec_jax.data.ranking import batches, collation, id_words, raw
 from tests.data.ranking.annotations_cases import ASKED, load, row, write
 
 
 def in_batch(batch, i):
   """Whether a batch tells of the rows number `i` what `row` has, in order."""
   real = batch.weights > 0
-  ids = features.join_words(batch.example_id)[real]
+  ids = id_words.join_words(batch.example_id)[real]
   assert ids.tolist() == [big(n) for n in i]
   assert batch.time[real].tolist() == [1000 + n for n in i]
   assert batch.labels.names == batch.label_weights.names == ('click', 'seconds')

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from genrec_jax.data.ranking import (
   annotations,
+  cell_values,
   csv_files,
   forms,
   parquet_files,
@@ -301,7 +302,7 @@ def test_which_end_of_a_list_is_kept(kind, keep, wanted):
   schema = make_schema({'kind': kind, 'keep': keep, 'max_len': 2})
   for cells in (['a^b^^c^d', '', 'e'], [[*'ab', '', *'cd'], [], ['e']]):
     chunk = raw.from_records([{'x': cell} for cell in cells], ['x'])
-    values, lengths, _ = encoder_lib.read_values(chunk, schema.columns[0])
+    values, lengths, _ = cell_values.read_values(chunk, schema.columns[0])
     assert values == [*wanted, 'e'] and lengths.tolist() == [2, 0, 1]
   assert schema.to_json()['columns'][0].get('keep', '') == keep
 
@@ -455,7 +456,7 @@ def test_floats_have_the_texts_of_their_own_type(values):
     raw.from_columns({'x': values}, ['x']),
     next(examples_lib.Chunks(parsed, schema)(['x'])),
   ):
-    cells, _, _ = encoder_lib.read_values(chunk, schema.columns[0])
+    cells, _, _ = cell_values.read_values(chunk, schema.columns[0])
     if isinstance(cells, raw.NumberColumn):
       cells = cells.list_texts()
     assert cells == ['0.1']

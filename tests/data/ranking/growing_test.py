@@ -8,11 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from genrec_jax import features
 from genrec_jax.data import growing as growing_lib
 from genrec_jax.data.part_place import PartPlace, locate_part
 from genrec_jax.data.ranking import batches as batches_lib
-from genrec_jax.data.ranking import growing, raw
+from genrec_jax.data.ranking import growing, id_words, raw
 from genrec_jax.data.ranking.collation import collate_rows
 from genrec_jax.data.ranking.unseen_draws import UnseenDraws
 from tests.data.ranking.growing_parts import load, make_rows, put, quiet
@@ -95,7 +94,7 @@ def test_batches_tell_of_the_rows_in_their_order(tmp_path, base):
     ).tolist()
 
   assert read([b.time for b in found]) == [row['when'] for row in rows]
-  ids = [features.join_words(b.example_id) for b in found]
+  ids = [id_words.join_words(b.example_id) for b in found]
   assert read(ids) == [row['number'] for row in rows]
   labels = [b.labels['click'] for b in found]
   assert read(labels) == [row['click'] for row in rows]
@@ -170,6 +169,7 @@ def test_states_say_where_parts_end(tmp_path, base):
     ('part-3.csv', 1, 1),
   ]
   assert [p.is_end for p in places] == [0, 0, 1, 1, 0, 1, 1]
+  assert [p.number for p in places] == [1, 1, 1, 2, 3, 3, 4]
 
 
 def test_a_part_is_met_that_is_written_while_the_stream_waits(tmp_path, base):
@@ -259,7 +259,43 @@ def test_the_log_tells_of_a_part(tmp_path, base):
   assert any('c.csv: unseen: user 100%' in line for line in said)
 
 
+def test_a_feature_of_strangers_is_warned_of_once(tmp_path, base, caplog):
+  rows = make_rows(1, 120)
+  put(tmp_path, 'a.csv', [{**row, 'user': row['user'].upper()} for row in rows])
+  put(tmp_path, 'b.csv', [{**row, 'user': 'new'} for row in rows])
+  list(stream(tmp_path, base))
+  (record,) = caplog.records
+  assert "a.csv: 100% of the values of 'user' are unseen" in record.message
+
+
+def test_waiting_is_told_with_what_is_there(tmp_path, base, monkeypatch):
+  monkeypatch.setattr(growing_lib, '_WAITS_S', 0.01)
+  said, waits = [], dict(idle_s=0.1)
+  list(stream(tmp_path, base, log=said.append, **waits))
+  assert said == [f'stream: waiting: {tmp_path} is empty']
+  put(tmp_path, 'part-0.parquet', make_rows(1, 4))
+  said.clear()
+  list(stream(tmp_path, base, log=said.append, **waits))
+  (line,) = said
+  assert "matches '*.csv' (data.stream.pattern); it has part-0.parquet" in line
+  put(tmp_path, 'part-0.csv', make_rows(1, 4))
+  said.clear()
+  list(stream(tmp_path, base, log=said.append, **waits))
+  assert said[-1].endswith('has no part behind part-0.csv, and no END')
+
+
 # --- Refusals
+
+
+def test_what_a_check_refuses_ends_the_stream_with_the_file(tmp_path, base):
+  put_parts(tmp_path)
+
+  def check(columns, where):
+    assert columns['score'].shape == (11,)
+    raise ValueError(f'{where}: no')
+
+  with pytest.raises(ValueError, match='part-0.csv: no'):
+    next(iter(stream(tmp_path, base, check=check)))
 
 
 def resumed(directory, base, state):

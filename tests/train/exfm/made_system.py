@@ -101,6 +101,7 @@ def _write_run(workdir: pathlib.Path, counts: list[int], rng, model) -> None:
       for name in ('train/logloss', 'train/ne', 'train/auc')
     }
     drawn |= {'step': step, 'train/calibration': rng.uniform(0.5, 2)}
+    drawn |= {'train/part': k + 1}
     drawn |= {'train/teacher/annotated': float(k > 0)}
     drawn |= {
       f'train/teacher/{name}': rng.uniform(0.1, 0.4) * (k > 0)

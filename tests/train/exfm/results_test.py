@@ -172,17 +172,23 @@ def test_costs_are_those_of_the_notes(layout, numbers):
   assert page.cost_score(numbers) == pytest.approx(1e6 * service / 1050)
 
 
-def test_rows_are_placed_by_steps_and_not_by_their_order():
+def test_rows_are_placed_by_parts_and_not_by_their_order():
   parts = [
     results.PartLabels(k, np.arange(n), np.zeros(n))
     for k, n in ((0, 5), (1, 0), (2, 8), (3, 9))
   ]
-  rows = [{'step': s, results.PROGRESSIVE: s} for s in (2, 4, 7)]
+  rows = [
+    {'step': s, results.PROGRESSIVE: s, results.PART: n}
+    for s, n in ((2, 1), (4, 3), (7, 4))
+  ]
   rows.insert(1, {'step': 3, 'train/loss': 1.0})
-  found = results.place_rows(rows, parts, batch_size=4)
+  rows.append(
+    {'step': 8, results.PROGRESSIVE: 1.0}
+  )  # within a part, at the end
+  found = results.place_rows(rows, parts)
   assert {k: row['step'] for k, row in found.items()} == {0: 2, 2: 4, 3: 7}
-  del rows[0]  # of a window that the log lacks
-  assert {*results.place_rows(rows, parts, batch_size=4)} == {2, 3}
+  del rows[0]  # of a window of which nothing is learned from
+  assert {*results.place_rows(rows, parts)} == {2, 3}
 
 
 def test_an_ne_without_one_of_its_windows_is_none():

@@ -9,6 +9,7 @@ import pytest
 
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.data.parquet import pa, pq
+from genrec_jax.data.ranking.drift import DriftLog
 from genrec_jax.distill import heads
 from genrec_jax.serve import annotate
 from genrec_jax.train.exfm import __main__ as command
@@ -97,7 +98,7 @@ def test_changed_settings_are_refused_with_both_values(tmp_path):
   settings.claim_directory(tmp_path, read('--lag=1'), {})
   with pytest.raises(ConfigError, match='lag=1, not 2'):
     settings.claim_directory(tmp_path, read('--lag=2'), {})
-  with pytest.raises(ConfigError, match='stream.windows=40, not 41'):
+  with pytest.raises(ConfigError, match='--windows=40, not 41'):
     words = ('--lag=1', '--windows=41')
     settings.claim_directory(tmp_path, read(*words), {})
 
@@ -205,6 +206,42 @@ def test_a_base_that_is_no_parquet_is_told(tmp_path):
   layout = commands.Layout(tmp_path, read(*words))
   with pytest.raises(ValueError, match='cannot be read as a Parquet file'):
     base_data.write_base(layout)
+
+
+def test_a_student_without_a_stream_is_told(tmp_path):
+  students = settings.read_students(['home=dlrm', 'hom=dcn'], 0)
+  with pytest.raises(ConfigError, match='is no directory'):
+    command._check_events(tmp_path / 'no', students)
+  command._check_events(tmp_path, students)  # they may come
+  for name in ('home', 'mail', '.hidden'):
+    (tmp_path / name).mkdir()
+  with pytest.raises(ConfigError, match="no directory 'hom', but home, mail"):
+    command._check_events(tmp_path, students)
+  asked = dataclasses.replace(
+    read('--students', 'home=dlrm:0,1,2'), stream=None, events=str(tmp_path),
+    base='/b',
+  )  # fmt: skip
+  assert command._list_unread(asked) == ['mail']
+
+
+def test_models_begin_with_the_share_of_labels(tmp_path):
+  layout = commands.Layout(tmp_path, read('--rate=0.3'))
+  config = commands.load_config(layout, 'feed-adapter')
+  assert config['loss']['prior'] == [0.3]
+  assert commands.load_config(layout, 'teacher')['loss']['prior'] == [0.3]
+  own = read('--rate=0.3', '--set', 'feed.loss.prior=(0.5,)')
+  config = commands.load_config(commands.Layout(tmp_path, own), 'feed-adapter')
+  assert config['loss']['prior'] == [0.5]
+  path = tmp_path / 'base.parquet'
+  pq.write_table(pa.table({'label': [0, 1, 0, 0]}), path)
+  words = ('--events=e', f'--base={path}', '--window_s=60')
+  assert commands.find_rate(read(*words, '--students', 'a=dlrm')) == 0.25
+
+
+def test_every_option_of_the_stream_says_what_it_is():
+  said = command._describe_fields()
+  assert {*said} == {f.name for f in dataclasses.fields(DriftLog)}
+  assert all(len(text) > 9 for text in said.values())
 
 
 def test_settings_are_json():

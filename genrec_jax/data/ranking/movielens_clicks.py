@@ -1,0 +1,348 @@
+"""MovieLens as clicks: is this the next film that a user rates?
+
+A user's ratings are sorted by time; those of one second stay in the order of
+the file. Rating number p, from the second one on, gives one example: the
+history is the last ratings before it, and the candidate is its film (label 1)
+or, with probability 1/2, a film that the user never rated, neither before nor
+later (label 0). Such a film is drawn uniformly from all films that anybody
+rated. The candidate of label 1 is in its own history only where a user rated a
+film twice.
+
+The category of a film is its rarest genre: the one with the fewest films.
+
+Users are in one split each, by a draw for each of them. Everything is a
+function of the files and the options.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from genrec_jax.data import (
+  fields,
+  readers,
+  remote_files,
+  source_files,
+  text,
+)
+from genrec_jax.data.quoting import quote
+from genrec_jax.data.ranking import behaviour_rows, raw
+from genrec_jax.data.ranking.counted_draws import (
+  NoItemLeftError,
+  draw_uniform,
+  draw_unmet_items,
+  make_keys,
+)
+
+_CHUNK = 1 << 12  # rows that a reader yields at once
+_SITE = 'https://grouplens.org/datasets/movielens/'
+# Of u.item of MovieLens 100K, in the order of its columns of 0 and 1.
+FLAG_GENRES = (
+  'unknown', 'Action', 'Adventure', 'Animation', "Children's", 'Comedy',
+  'Crime', 'Documentary', 'Drama', 'Fantasy', 'Film-Noir', 'Horror', 'Musical',
+  'Mystery', 'Romance', 'Sci-Fi', 'Thriller', 'War', 'Western',
+)  # fmt: skip
+_FLAGS_FROM = 5  # the column of u.item in which they begin
+# Each use of draws has a sequence of its own.
+_SPLIT, _WINDOW, _LABEL, _FILM = range(4)
+
+
+@dataclasses.dataclass(frozen=True)
+class MovielensClickOptions:
+  """How examples are made of ratings.
+
+  Attributes:
+    history: the most ratings of a history.
+    least: the fewest, which leaves out the first ratings of a user.
+    windows: the most examples of a user, drawn from all; 0 takes all.
+    valid_share: share of the users that validate.
+    test_share: share of the users that test.
+    seed: of all draws.
+  """
+
+  history: int = 20
+  least: int = 1
+  windows: int = 0
+  valid_share: float = 0.1
+  test_share: float = 0.1
+  seed: int = 0
+
+  def __post_init__(self):
+    for name, least in (
+      ('history', 1),
+      ('least', 1),
+      ('windows', 0),
+      ('seed', 0),
+    ):
+      if not getattr(self, name) >= least:
+        raise ValueError(
+          f'data.movielens_clicks.{name} must be at least {least}, not '
+          f'{getattr(self, name)}'
+        )
+    shares = self.valid_share, self.test_share
+    if not (min(shares) >= 0 and sum(shares) < 1):
+      raise ValueError(
+        f'data.movielens_clicks: valid_share {shares[0]} and test_share '
+        f'{shares[1]} must not be negative and leave something to train on'
+      )
+
+  @property
+  def splits(self) -> list[str]:
+    """The splits that have rows, by their shares."""
+    shares = {'valid': self.valid_share, 'test': self.test_share}
+    return ['train', *(name for name, share in shares.items() if share)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+  """The files of an edition.
+
+  Attributes:
+    ratings: file of the ratings.
+    films: file of the films.
+    read: what reads the ratings.
+  """
+
+  ratings: str
+  films: str
+  read: Callable[..., Iterator[readers.Events]]
+
+
+_LAYOUTS = (
+  _Layout('ratings.dat', 'movies.dat', readers.movielens_dat),
+  _Layout('u.data', 'u.item', readers.movielens_tab),
+  _Layout('ratings.csv', 'movies.csv', readers.movielens_csv),
+)
+
+
+class MovielensClicks:
+  """The examples of an edition of MovieLens, which lies in memory.
+
+  Attributes:
+    files: ratings and films.
+    options: of the examples.
+    users: `[U]` int64 ids, ascending.
+  """
+
+  def __init__(
+    self, path: str | pathlib.Path, options: MovielensClickOptions | None = None
+  ):
+    """Reads the files.
+
+    Args:
+      path: the unpacked directory, or the file of the ratings.
+      options: of the examples.
+
+    Raises:
+      ValueError: the files cannot be read; the message says where and what to
+        change.
+    """
+    self.options = options or MovielensClickOptions()
+    layout, _ = _find_layout(remote_files.locate(path))
+    self.files = find_files(path)
+    before = source_files.stat_files(self.files)
+    chunks = list(layout.read(self.files[0]))
+    genres = _read_genres(self.files[1])
+    source_files.check_unchanged(before)
+    user, item, time = (
+      np.concatenate([getattr(chunk, name) for chunk in chunks])
+      for name in ('user', 'item', 'time')
+    )
+    self.users, code = np.unique(user, return_inverse=True)
+    # Sorts that are stable: events of one second stay as the file has them.
+    order = np.lexsort((time, code))
+    self._owner = code[order]
+    counts = np.bincount(code)
+    self._offsets = np.concatenate([[0], np.cumsum(counts)])
+    self._films, film = np.unique(item[order], return_inverse=True)
+    self._genres = _choose_genres(genres, self._films, *self.files)
+    self.events = behaviour_rows.PastEvents(
+      item[order], self._genres[film], time[order]
+    )
+    self._met = make_keys(self._owner, film, len(self._films))
+    options = self.options
+    draw = draw_uniform(options.seed, _SPLIT, self.users)
+    first = 1 - options.valid_share - options.test_share
+    bounds = [first, 1 - options.test_share]
+    names = np.array(['train', 'valid', 'test'])
+    self._split = names[np.searchsorted(bounds, draw, 'right')]
+    self._places = self._choose_places()
+
+  def draw_impressions(self, split: str = '') -> behaviour_rows.Impressions:
+    """The examples of a split, in the order of users and times.
+
+    Args:
+      split: 'train', 'valid' or 'test'; '' is all of them.
+    """
+    seed, at = self.options.seed, self._places
+    if split:
+      at = at[self._split[self._owner[at]] == split]
+    owner = self._owner[at]
+    begin = np.maximum(at - self.options.history, self._offsets[owner])
+    # The draws of an example depend on its user and on its place among the
+    # user's ratings, and not on the users beside it.
+    user, place = self.users[owner], at - self._offsets[owner]
+    label = draw_uniform(seed, _LABEL, user, place) < 0.5
+    item, category = self.events.item[at], self.events.category[at]
+    negative = np.flatnonzero(~label)
+    try:
+      film = draw_unmet_items(
+        self._met,
+        owner[negative],
+        len(self._films),
+        lambda number, some: draw_uniform(
+          seed, _FILM, user[negative[some]], place[negative[some]], number
+        ),
+      )
+    except NoItemLeftError as error:
+      raise ValueError(
+        f'{self.files[0]}: user {self.users[error.owner]} rated all '
+        f'{len(self._films):,} films, so that there is no negative for this '
+        'user; leave the user out'
+      ) from None
+    item[negative] = self._films[film]
+    category[negative] = self._genres[film]
+    return behaviour_rows.Impressions(
+      user, item, category, self.events.time[at], label.astype(np.int64), begin,
+      at - begin,
+    )  # fmt: skip
+
+  def read_chunks(
+    self, column_names: Sequence[str], split: str = ''
+  ) -> Iterator[raw.RawChunk]:
+    """The examples of a split as a reader yields them.
+
+    Args:
+      column_names: those that are wanted.
+      split: 'train', 'valid' or 'test'; '' is all of them.
+    """
+    shown, name = self.draw_impressions(split), self.files[0]
+    for first in range(0, len(shown), _CHUNK):
+      some = shown.take(slice(first, first + _CHUNK))
+      yield behaviour_rows.make_chunk(
+        self.events,
+        some,
+        column_names,
+        lambda i, some=some: (
+          f'{name}, user {some.user[i]}, time {some.time[i]}'
+        ),
+      )
+
+  def _choose_places(self) -> np.ndarray:
+    """The ratings that give an example, ascending."""
+    options = self.options
+    place = np.arange(len(self._owner)) - self._offsets[self._owner]
+    at = np.flatnonzero(place >= options.least)
+    if not options.windows or not len(at):
+      return at
+    owner = self._owner[at]
+    draw = draw_uniform(options.seed, _WINDOW, self.users[owner], place[at])
+    order = np.lexsort((draw, owner))
+    counts = np.bincount(owner, minlength=len(self.users))
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    rank = np.arange(len(at)) - first
+    return np.sort(at[order[rank < options.windows]])
+
+
+def find_files(path: str | pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+  """The files of the ratings and of the films of an edition.
+
+  Args:
+    path: the unpacked directory, or the file of the ratings.
+  """
+  layout, folder = _find_layout(remote_files.locate(path))
+  return folder / layout.ratings, text.require_file(folder / layout.films)
+
+
+def _find_layout(path) -> tuple[_Layout, pathlib.Path]:
+  """The layout and the directory of the edition at `path`."""
+  folder = path.parent if path.is_file() else path
+  there = [
+    layout
+    for layout in _LAYOUTS
+    if (folder / layout.ratings).is_file()
+    and (path == folder or path.name == layout.ratings)
+  ]
+  files = ', '.join(layout.ratings for layout in _LAYOUTS)
+  if not there:
+    raise FileNotFoundError(
+      f'{path}: none of the files {files} (data.path); give the unpacked '
+      f'directory of a MovieLens edition, from {_SITE}'
+    )
+  if len(there) > 1:
+    raise ValueError(
+      f'{path}: several of the files {files} (data.path); give the path of the '
+      'one that is meant'
+    )
+  return there[0], folder
+
+
+def _read_genres(path: pathlib.Path) -> dict[int, list[str]]:
+  """Film -> its genres, of `movies.dat`, `movies.csv` or `u.item`."""
+  path = text.require_file(path)
+  if path.suffix == '.csv':
+    options = dict(delimiter=',', quotes=True, skip=1, width=3)
+  elif path.suffix == '.dat':
+    options = dict(delimiter='::', encoding='latin-1', width=3)
+  else:
+    width = _FLAGS_FROM + len(FLAG_GENRES)
+    options = dict(delimiter='|', encoding='latin-1', width=width)
+  found = {}
+  for block in text.read_blocks(path, rows=_CHUNK, **options):
+    films, good = fields.parse_ids(block.columns[0], 'int')
+    if not good.all():
+      bad = int(np.argmin(good))
+      raise ValueError(
+        f'{path}, line {block.lines[bad]}: {quote(block.columns[0][bad])} is '
+        'no id of a film; mend or remove the line'
+      )
+    if options['width'] == 3:
+      genres = [cell.split('|') for cell in block.columns[2]]
+    else:
+      genres = _read_flags(path, block)
+    for film, own, line in zip(
+      films.tolist(), genres, block.lines, strict=True
+    ):
+      if film in found:
+        raise ValueError(
+          f'{path}, line {line}: film {film} a second time; remove one of the '
+          'lines'
+        )
+      found[film] = own
+  return found
+
+
+def _read_flags(path, block: text.TextBlock) -> list[list[str]]:
+  """The genres of each line of u.item, which has a 0 or 1 for each genre."""
+  out = [[] for _ in block.lines]
+  columns = block.columns[_FLAGS_FROM:]
+  for genre, cells in zip(FLAG_GENRES, columns, strict=True):
+    for own, cell, line in zip(out, cells, block.lines, strict=True):
+      if cell not in ('0', '1'):
+        raise ValueError(
+          f'{path}, line {line}: {quote(cell)} for the genre {genre!r} is '
+          'neither 0 nor 1; mend the line'
+        )
+      if cell == '1':
+        own.append(genre)
+  return out
+
+
+def _choose_genres(genres, films: np.ndarray, ratings, catalogue) -> np.ndarray:
+  """`[F]` text, the rarest genre of each film; of equals, the first by name."""
+  counts = {}
+  for own in genres.values():
+    for genre in own:
+      counts[genre] = counts.get(genre, 0) + 1
+  out = []
+  for film in films.tolist():
+    if film not in genres:
+      raise ValueError(
+        f'{ratings}: film {film} is not in {catalogue}; give the catalogue of '
+        'the same edition'
+      )
+    own = genres[film] or ['']
+    out.append(min(own, key=lambda genre: (counts.get(genre, 0), genre)))
+  return np.array(out)
