@@ -126,14 +126,16 @@ def attend(
   ]
   q, k, v = (
     jnp.einsum('...i,io->...o', part, projections['in'][:, i])
-    + projections['in_bias'][i]
+    + projections['in_bias'][i].reshape((1,) * (part.ndim - 1) + (-1,))
     for i, part in enumerate(x)
   )
   q = q.reshape(b, heads, width)
   k, v = k.reshape(b, t, heads, width), v.reshape(b, t, heads, width)
   scores = jnp.einsum('bhd,bthd->bht', q, k) * width**-0.5
   mixed = jnp.einsum('bht,bthd->bhd', jax.nn.softmax(scores, axis=-1), v)
-  return mixed.reshape(b, -1) @ projections['out'] + projections['out_bias']
+  return (
+    mixed.reshape(b, -1) @ projections['out'] + projections['out_bias'][None]
+  )
 
 
 def _draw_linear(key: jax.Array, inputs: int, outputs: int) -> dict:
