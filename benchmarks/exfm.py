@@ -263,7 +263,9 @@ def measure(args: argparse.Namespace, case: Case, seed: int) -> dict:
     drop_checkpoints(args, world, case)
   # Without a teacher, its name and its lag do not matter: one run for all.
   about = [case.model, case.method]
-  if case.method != 'none':
+  if case.method == 'none':
+    parts = world.annotate(segment, Teacher(), 0)
+  else:
     about += [case.teacher.name, f'lag{case.lag}']
   recipe = RECIPES[case.method]
   workdir = world.train_student(

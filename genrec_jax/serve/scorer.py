@@ -129,11 +129,36 @@ class Scorer:
       rows: column -> value, each; lists for multi_hot and sequence features,
         None for what is missing. Or the columns by name, or a DataFrame.
     """
-    has_columns = isinstance(rows, Mapping) or hasattr(rows, 'columns')
-    read = raw.from_columns if has_columns else raw.from_records
-    chunk = read(rows, self.encoder.schema.sources)
+    chunk = self._read(rows)
     none = np.zeros((0, len(self.labels)), np.float32)
     return np.concatenate([none, *self.score_chunks([chunk][: len(chunk)])])
+
+  def weigh_events(
+    self, rows: Sequence[Mapping] | Mapping[str, Any]
+  ) -> np.ndarray:
+    """Weight of each event of histories by each head, `[N, J, T]` float32.
+
+    The latest event is in the last place; places without an event have 0. Of
+    models that weigh events by products with a candidate, such as 'tbsm'.
+
+    Args:
+      rows: as `score` takes them.
+    """
+    batches = collation.raw_batches(
+      self.encoder, [self._read(rows)], **self.batching
+    )
+    found = []
+    for batch in batches:
+      batch = self._runtime.put_on_devices(batch)
+      answer = self._compiled_weigher(self._weights, batch)
+      weights, is_example = jax.device_get(answer)
+      found.append(weights[is_example])
+    return np.concatenate(found)
+
+  def _read(self, rows) -> raw.RawChunk:
+    has_columns = isinstance(rows, Mapping) or hasattr(rows, 'columns')
+    read = raw.from_columns if has_columns else raw.from_records
+    return read(rows, self.encoder.schema.sources)
 
   @property
   def values(self) -> dict[str, FeatureCounts]:
@@ -182,3 +207,15 @@ class Scorer:
       return collectives.gather((jax.nn.sigmoid(logits), batch.weights > 0))
 
     return runtime.jit(score_batch, ('split',), 'alike')
+
+  @functools.cached_property
+  def _compiled_weigher(self):
+    task, runtime = self._task, self._runtime
+
+    def weigh_batch(weights, batch):
+      reads = task.reads_for('predict', batch)
+      params, rows = runtime.read_rows(task, weights, reads)
+      found = task.weigh_events(params, rows, batch)
+      return collectives.gather((found, batch.weights > 0))
+
+    return runtime.jit(weigh_batch, ('split',), 'alike')

@@ -408,6 +408,15 @@ class Ranking:
     model = self.merge_model(params)
     return self.add_prior(model(self.inputs(rows, batch), key))
 
+  def weigh_events(self, params, rows, batch: Examples) -> jax.Array:
+    """`[B, J, T]` weights of events, as `models.tbsm.TBSM.weigh_events`."""
+    model = self.merge_model(params)
+    if not hasattr(model, 'weigh_events'):
+      raise ValueError(
+        f'model.name={self.model_name!r} gives no weights to events; tbsm does'
+      )
+    return model.weigh_events(self.inputs(rows, batch))
+
   def add_prior(self, logits: jax.Array) -> jax.Array:
     """The logits of a head `[B, L]`, as they begin with `loss.prior`."""
     logits = logits.astype(jnp.float32)

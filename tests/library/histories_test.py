@@ -85,3 +85,32 @@ def test_scores_are_those_of_records_and_columns(run):
 def test_numbers_of_events_need_another_model(tmp_path):
   with pytest.raises(ValueError, match="'ages' is the numbers of history 'vi"):
     fit({**FEATURES, 'ages': AGES}, workdir=tmp_path / 'run')
+
+
+def test_events_are_weighed_by_each_head(tmp_path):
+  features = {
+    **FEATURES,
+    'ages': AGES,
+    'place': {'kind': 'categorical', 'table': 'places'},
+  }
+  examples = make_examples() | {'place': ['p1', 'p2'] * 30}
+  settings = SETTINGS | {'model.heads': 2, 'model.k_sequences': True}
+  with jax.numpy_dtype_promotion('standard'):  # for optax
+    run = genrec_jax.fit(
+      examples, 'tbsm', label='click', features=features, settings=settings,
+      steps=2, progress=False, workdir=tmp_path / 'run',
+    )  # fmt: skip
+  scorer = Scorer.load(run.workdir)
+  rows = {name: examples[name][:20] for name in features}
+  weights = scorer.weigh_events(rows)
+  assert weights.shape == (20, 2, 3)
+  for row, films in zip(weights, rows['films'], strict=True):
+    for head, most in enumerate((3, 2)):
+      there = np.arange(3) >= 3 - min(len(films), most)
+      np.testing.assert_array_equal(row[head] != 0, there)
+  # In any company: batches have 16 examples.
+  one = scorer.weigh_events({name: x[5:6] for name, x in rows.items()})
+  np.testing.assert_allclose(one[0], weights[5], rtol=1e-5)
+  plain = fit({**FEATURES, 'ages': None}, workdir=tmp_path / 'plain')
+  with pytest.raises(ValueError, match="'dlrm' gives no weights to events"):
+    Scorer.load(plain.workdir).weigh_events(rows)
