@@ -40,7 +40,7 @@ def test_the_history_that_is_shown_is_full_and_clicked():
     'history_category': [[1], [1, 1, 2], [1, 2, 1]],
     'history_age': [[1], [3, 2, 1], [86_400, 2, 1]],
   }
-  shown = tbsm_history.show_history(np.zeros((3, 2, 3)), events)
+  shown = tbsm_history.show_history(np.full((3, 2, 3), 0.5), events)
   assert shown['categories'] == [1, 2, 1] and shown['days'][0] == 1
   heads = [
     {'kind': 'head', 'head': i, 'share': [0.7, 0.2, 0.1]} for i in range(2)
