@@ -314,7 +314,7 @@ def drop_checkpoints(args, world: World, case: Case) -> None:
 def average(rows: Iterable[Mapping]) -> list[dict]:
   """A mean over seeds for each case, and what it gains."""
   rows = list(rows)
-  by_case = runs.group_by_seed([*rows, *pool_students(rows)])
+  by_case = runs.group_by_seed([*pool_students(rows), *rows])
   found = []
   for name, of in by_case.items():
     first = next(iter(of.values()))

@@ -1,0 +1,336 @@
+"""Rates, L2 and dropout of TBSM and of its baselines, chosen by validation.
+
+  python -m benchmarks.tbsm_search --runs DIR --data DIR
+  python -m benchmarks.tbsm_search --knobs
+
+Six trials (`TRIALS`) for each mechanism of TBSM and each baseline, on the stream
+of `interests` and on MovieLens 1M as benchmarks/tbsm.py has them: the rates of
+dense parameters and of rows, the L2 of the rows that a step reads, the dropout
+of the last MLP. `valid_logloss` and `valid_auc` are of the validation split at
+its best epoch; the test split is not looked at. The seed is that of this search
+alone: another stream, other draws of users. Since the films have the same users
+for all seeds, some who validate here test there.
+
+Baselines have as many parameters as TBSM with one head, beside the tables
+(`match_size`). --knobs prints what the least `valid_logloss` chooses, as `KNOBS`
+of benchmarks/tbsm.py has it. Rows that a result file has are not measured
+again.
+"""
+
+import argparse
+import functools
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import jax
+from flax import nnx
+
+from benchmarks import cli, exfm_films, runs
+from benchmarks.result import CoreTimer
+from genrec_jax import config as config_lib
+from genrec_jax.config import event_models
+from genrec_jax.data.ranking import behaviour_rows
+from genrec_jax.features import FeatureSpec
+from genrec_jax.models import tbsm
+
+COLUMNS = (
+  'case', 'valid_logloss', 'valid_auc', 'parameters', 'core_s', 'run_core_s',
+)  # fmt: skip
+SEED = 101
+EVENTS = 20  # of a history
+MECHANISMS = ('def', 'ind', 'dot')
+BASELINES = event_models.BASELINES
+EDITIONS = {'1m': 'ml-1m', '100k': 'ml-100k', 'latest': 'ml-latest-small'}
+# What is widened or narrowed until a baseline is as large as `def`.
+WIDTHS = {
+  'mean': 'hidden',
+  'concat': 'hidden',
+  'attention': 'hidden',
+  'gru': 'recurrent_width',
+  'lstm': 'recurrent_width',
+  'din': 'attention_hidden',
+}
+CONFIGS = {
+  'interests': 'configs/tbsm_synthetic.py',
+  'movielens': 'configs/tbsm_movielens.py',
+}
+_FILMS = {'data.movielens_clicks.history': EVENTS, 'train.epochs': 10}
+# Data set -> keys that differ from its config.
+DATA = {
+  'interests': {
+    'data.group': 'user',
+    'data.interests.users': 10_000,
+    'data.interests.history': EVENTS,
+    'train.epochs': 20,
+    'train.patience': 3,
+  },
+  'movielens/1m': _FILMS | {'data.movielens_clicks.windows': 40},
+  'movielens/100k': _FILMS,
+  'movielens/latest': _FILMS,
+}
+SEARCHED = ('interests', 'movielens/1m')
+_PLAIN = dict(rate=3e-3, rows_rate=3e-3, table_l2=0.0, dropout=0.0)
+TRIALS = (
+  _PLAIN,
+  _PLAIN | dict(rate=1e-3, rows_rate=1e-3),
+  _PLAIN | dict(rows_rate=1e-3),
+  _PLAIN | dict(rate=1e-2),
+  _PLAIN | dict(table_l2=1e-3),
+  _PLAIN | dict(dropout=0.1),
+)
+NOTES = ('The seed is that of this search alone; nothing is tested.',)
+
+
+def main(argv: list[str] | None = None) -> None:
+  parser = cli.parser('tbsm_search', __doc__)
+  parser.add_argument(
+    '--knobs', action='store_true', help='print what was chosen, train nothing'
+  )
+  args = parse(parser, argv)
+  rows = cli.read_rows(args, 'tbsm_search')
+  if args.knobs:
+    print(format_knobs(choose_knobs(rows.values())))
+    return
+  try:
+    for data, mechanism, knobs in list_tries():
+      name = describe(data, mechanism, knobs)
+      if name.startswith(tuple(args.only)) and name not in rows:
+        rows[name] = {'case': name} | measure(args, data, mechanism, knobs)
+        cli.finish(args, 'tbsm_search', [*rows.values()], COLUMNS, NOTES)
+  except (ValueError, OSError, RuntimeError) as error:
+    cli.fail(str(error))
+  cli.finish(args, 'tbsm_search', [*rows.values()], COLUMNS, NOTES)
+
+
+def parse(
+  parser: argparse.ArgumentParser, argv: list[str] | None
+) -> argparse.Namespace:
+  """The options of the command line, with made-up films for --smoke."""
+  parser.add_argument('--runs', help='directory of all runs')
+  parser.add_argument('--data', help='directory of the editions of MovieLens')
+  parser.add_argument(
+    '--only', nargs='+', default=[''], metavar='NAME',
+    help='cases whose names begin so, such as interests or movielens/1m/gru',
+  )  # fmt: skip
+  args = parser.parse_args(argv)
+  if getattr(args, 'knobs', False):
+    return args
+  if not args.runs:
+    parser.error('--runs DIR is needed')
+  if args.smoke:
+    folder = pathlib.Path(args.runs) / 'made_up'
+    for name in EDITIONS.values():
+      exfm_films.invent_films(folder / name)
+    args.data = str(folder)
+  elif not args.data:
+    parser.error('--data DIR is needed, with ml-1m, ml-100k, ml-latest-small')
+  return args
+
+
+def list_tries() -> list[tuple[str, str, dict]]:
+  """(data set, mechanism, knobs) of all tries."""
+  return [
+    (data, mechanism, dict(knobs))
+    for data in SEARCHED
+    for mechanism in (*MECHANISMS, *BASELINES)
+    for knobs in TRIALS
+  ]
+
+
+def describe(data: str, mechanism: str, knobs: Mapping[str, float]) -> str:
+  """What rows call a try.
+
+  >>> describe('interests', 'gru', {'rate': 0.001, 'dropout': 0.1})
+  'interests/gru, rate 0.001, dropout 0.1'
+  """
+  more = [f'{key} {value:g}' for key, value in knobs.items()]
+  return ', '.join([f'{data}/{mechanism}', *more])
+
+
+def measure(
+  args: argparse.Namespace, data: str, mechanism: str, knobs: Mapping
+) -> dict:
+  """The row of a try, trained unless that was done."""
+  folder = pathlib.Path(args.runs).resolve() / data.replace('/', '_')
+  options = {
+    **choose_data(args, data, SEED),
+    'data.cache': str(folder / f'data_seed{SEED}'),
+    **choose_model(mechanism),
+    **choose_knobs_of(knobs),
+    'eval.splits': ('valid',),
+  }
+  name = f'search_{describe(data, mechanism, knobs).rpartition("/")[2]}'
+  workdir = folder / name.replace(', ', '_').replace(' ', '_')
+  config = f'{CONFIGS[data.partition("/")[0]]}:{mechanism}'
+  report, whole = train(args, config, workdir, options)
+  valid = report['metrics']['valid']
+  return {
+    'kind': 'try', 'data': data, 'mechanism': mechanism, 'knobs': dict(knobs),
+    'seed': SEED, 'valid_logloss': valid['logloss'], 'valid_auc': valid['auc'],
+    'parameters': report['parameters']['model'], 'core_s': report['core_s'],
+  } | whole  # fmt: skip
+
+
+def choose_knobs(rows: Iterable[Mapping]) -> dict[str, dict[str, dict]]:
+  """The knobs of the least validation log loss, as `tbsm.KNOBS`.
+
+  Args:
+    rows: of the result file; a mechanism without all its tries is left out.
+  """
+  tries: dict[tuple, list[Mapping]] = {}
+  for row in rows:
+    key = row['data'].partition('/')[0], row['mechanism']
+    tries.setdefault(key, []).append(row)
+  found: dict[str, dict[str, dict]] = {}
+  for (data, mechanism), own in tries.items():
+    if len(own) >= len(TRIALS):
+      best = min(own, key=lambda row: row['valid_logloss'])
+      found.setdefault(data, {})[mechanism] = dict(best['knobs'])
+  return found
+
+
+def format_knobs(knobs: Mapping[str, Mapping[str, Mapping]]) -> str:
+  """The same as lines of Python.
+
+  >>> print(format_knobs({'interests': {'gru': {'rate': 0.001}}}))
+  KNOBS = {
+    'interests': {
+      'gru': dict(rate=0.001),
+    },
+  }
+  """
+  lines = ['KNOBS = {']
+  for data, by_mechanism in knobs.items():
+    lines.append(f'  {data!r}: {{')
+    for mechanism, own in by_mechanism.items():
+      text = ', '.join(f'{key}={value!r}' for key, value in own.items())
+      lines.append(f'    {mechanism!r}: dict({text}),')
+    lines.append('  },')
+  return '\n'.join([*lines, '}'])
+
+
+def train(
+  args: argparse.Namespace,
+  config: str,
+  workdir: pathlib.Path,
+  options: Mapping[str, object],
+) -> tuple[dict, dict]:
+  """The report of a run, and the core-seconds of its process.
+
+  Args:
+    args: of the command line.
+    config: 'configs/FILE.py:variant'.
+    workdir: of the run; what has ended there is not trained again.
+    options: keys that differ from the config.
+  """
+  if runs.ended(workdir):
+    return runs.read_report(workdir), {}
+  options = {**options, 'report.importance_rows': 0}
+  if args.smoke:
+    options |= {'train.epochs': 1, 'train.batch_size': 128}
+  overrides = [f'{key}={value}' for key, value in options.items()]
+  with CoreTimer() as timer:
+    report = runs.train_once(config, workdir, overrides)
+  return report, {'run_core_s': timer.core_s}
+
+
+def choose_data(args: argparse.Namespace, data: str, seed: int) -> dict:
+  """Keys of a data set: of a seed's stream, or its draws of users and films.
+
+  Args:
+    args: of the command line.
+    data: a key of DATA.
+    seed: of the data, and of the training.
+  """
+  found = {'seed': seed, **DATA[data]}
+  if data == 'interests':
+    users = {'data.interests.users': 300} if args.smoke else {}
+    return found | {'data.interests.seed': seed, **users}
+  path = pathlib.Path(args.data).resolve() / EDITIONS[data.split('/')[1]]
+  return found | {'data.path': str(path), 'data.movielens_clicks.seed': seed}
+
+
+def choose_model(mechanism: str, changed: Mapping | None = None) -> dict:
+  """Keys of the model, those of the size of a baseline too.
+
+  Args:
+    mechanism: variant of the configs.
+    changed: fields of the model that differ.
+  """
+  fields = dict(changed or {})
+  if mechanism in BASELINES:
+    fields = match_size(mechanism) | fields
+  return {f'model.{key}': value for key, value in fields.items()}
+
+
+def choose_knobs_of(knobs: Mapping[str, float]) -> dict:
+  """Keys of what is searched.
+
+  Args:
+    knobs: rate, rows_rate, table_l2 and dropout.
+  """
+  found = {
+    'optimizer.learning_rate': knobs['rate'],
+    'optimizer.rows.learning_rate': knobs['rows_rate'],
+    'model.dropout': knobs['dropout'],
+  }
+  if knobs['table_l2']:  # of the rows that a step reads: they are updated alone
+    found['optimizer.rows.weight_decay'] = knobs['table_l2']
+    found['optimizer.rows.decay'] = 'l2'
+  return found
+
+
+@functools.cache
+def match_size(mechanism: str) -> dict:
+  """The width with which a baseline is as large as `def` with one head.
+
+  Args:
+    mechanism: of BASELINES.
+  """
+  wanted, key = count_parameters('def'), WIDTHS[mechanism]
+
+  def make(width: int) -> dict:
+    several = {'hidden': 1, 'attention_hidden': 2}.get(key)
+    return {key: (width,) * several if several else width}
+
+  low, high = 1, 2
+  while count_parameters(mechanism, make(high)) < wanted:
+    low, high = high, 2 * high
+  while high - low > 1:
+    middle = (low + high) // 2
+    small = count_parameters(mechanism, make(middle)) < wanted
+    low, high = (middle, high) if small else (low, middle)
+  return min(
+    (make(low), make(high)),
+    key=lambda x: abs(count_parameters(mechanism, x) - wanted),
+  )
+
+
+def count_parameters(mechanism: str, changed: Mapping | None = None) -> int:
+  """Parameters beside the tables, with the columns that all data sets have.
+
+  Args:
+    mechanism: variant of the configs.
+    changed: fields of the model that differ from theirs.
+  """
+  path = runs.ROOT / CONFIGS['interests']
+  fields = config_lib.load(f'{path}:{mechanism}').model.to_dict()
+  fields.pop('name')
+  config = tbsm.Config(**fields | dict(changed or {}))
+  features = list_features(behaviour_rows.choose_features(EVENTS))
+  model = nnx.eval_shape(lambda: tbsm.TBSM(config, features, 1, nnx.Rngs(0)))
+  return sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+def list_features(columns: Mapping[str, Mapping]) -> Sequence[FeatureSpec]:
+  """Features of columns, with tables of two rows."""
+  return [
+    FeatureSpec(
+      name, rows=2, **{k: v for k, v in own.items() if k != 'transform'}
+    )
+    for name, own in columns.items()
+  ]
+
+
+if __name__ == '__main__':
+  main()
