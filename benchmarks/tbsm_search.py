@@ -3,18 +3,18 @@
   python -m benchmarks.tbsm_search --runs DIR --data DIR
   python -m benchmarks.tbsm_search --knobs
 
-Six trials (`TRIALS`) for each mechanism of TBSM and each baseline, on the stream
-of `interests` and on MovieLens 1M as benchmarks/tbsm.py has them: the rates of
-dense parameters and of rows, the L2 of the rows that a step reads, the dropout
-of the last MLP. `valid_logloss` and `valid_auc` are of the validation split at
-its best epoch; the test split is not looked at. The seed is that of this search
-alone: another stream, other draws of users. Since the films have the same users
-for all seeds, some who validate here test there.
+Six trials (`TRIALS`) for each mechanism of TBSM and each baseline, on the
+stream of `interests` and on MovieLens 1M as benchmarks/tbsm.py has them: the
+rates of dense parameters and of rows, the L2 of the rows that a step reads, the
+dropout of the last MLP. `valid_logloss` and `valid_auc` are of the validation
+split at its best epoch; the test split is not looked at. The seed is that of
+this search alone: another stream, other draws of users. Since the films have
+the same users for all seeds, some who validate here test there.
 
 Baselines have as many parameters as TBSM with one head, beside the tables
-(`match_size`). --knobs prints what the least `valid_logloss` chooses, as `KNOBS`
-of benchmarks/tbsm.py has it. Rows that a result file has are not measured
-again.
+(`match_size`). --knobs prints what the least `valid_logloss` chooses, as
+`KNOBS` of benchmarks/tbsm.py has it. Rows that a result file has are not
+measured again.
 """
 
 import argparse
@@ -113,7 +113,7 @@ def parse(
     help='cases whose names begin so, such as interests or movielens/1m/gru',
   )  # fmt: skip
   args = parser.parse_args(argv)
-  if getattr(args, 'knobs', False):
+  if getattr(args, 'knobs', False):  # of the search, which trains nothing then
     return args
   if not args.runs:
     parser.error('--runs DIR is needed')
@@ -156,7 +156,7 @@ def measure(
     **choose_data(args, data, SEED),
     'data.cache': str(folder / f'data_seed{SEED}'),
     **choose_model(mechanism),
-    **choose_knobs_of(knobs),
+    **set_knobs(knobs),
     'eval.splits': ('valid',),
   }
   name = f'search_{describe(data, mechanism, knobs).rpartition("/")[2]}'
@@ -263,7 +263,7 @@ def choose_model(mechanism: str, changed: Mapping | None = None) -> dict:
   return {f'model.{key}': value for key, value in fields.items()}
 
 
-def choose_knobs_of(knobs: Mapping[str, float]) -> dict:
+def set_knobs(knobs: Mapping[str, float]) -> dict:
   """Keys of what is searched.
 
   Args:

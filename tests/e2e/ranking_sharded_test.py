@@ -18,6 +18,7 @@ from tests.train import tiny_run
 CONFIGS = {
   'wukong': f'{ROOT}/configs/wukong_synthetic.py:smoke',
   'deepfm': f'{ROOT}/configs/frappe.py:deepfm,smoke',
+  'tbsm': f'{ROOT}/configs/tbsm_synthetic.py:smoke',  # of packed histories
 }
 OVERRIDES = (
   'data.clicks.rows=1100',  # 880 to train on: the last batch is not full
@@ -62,7 +63,9 @@ def runs(tmp_path_factory):
       workdir = directory / str(len(made))
       l2 = 0.0 if ROWS in overrides else 0.01
       l2s = f'loss.table_l2={l2}', 'loss.net_l2=0.01'
-      given = [*OVERRIDES, *l2s, *overrides]
+      dense = ['optimizer.rows.name=dense', 'optimizer.rows.learning_rate=0.05']
+      dense = [] if ROWS in overrides else dense
+      given = [*OVERRIDES, *l2s, *dense, *overrides]
       config = config_lib.load(CONFIGS[model], given)
       with jax.numpy_dtype_promotion('standard'):  # for optax
         loop.train_and_evaluate(config, workdir, TASK_KINDS)
