@@ -31,6 +31,7 @@ from benchmarks.tables_requests import REQUESTS
 from benchmarks.tables_robustness import ROBUSTNESS
 from benchmarks.tables_scale_out import SCALE_OUT
 from benchmarks.tables_structure import STRUCTURE
+from benchmarks.tables_tbsm import TBSM
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = ('README.md', 'docs/*.md', 'benchmarks/README.md')
@@ -357,6 +358,7 @@ TABLES = {
   **GPU,
   **DMT,
   **EXFM,
+  **TBSM,
   **LAUNCHING,
   **NUMERICS,
 }

@@ -27,9 +27,9 @@ others have those of `def`.
 movielens/100k/leak  what users who train and test are worth. The tested rows
                   are half of those of users that no other split has: their last
                   ones (`order`) or any (`random`). `shared` trains on the other
-                  half, too, and leaves out as many rows of other users, so that
-                  it has no more of them than `apart`, which trains on others
-                  alone. Both also with the user's id (`shared, id`).
+                  half, too, and on as many rows less of other users, which are
+                  all that `apart` trains on: both train on as many. Each also
+                  with the user's id (`apart, id`, `shared, id`).
 
 `auc`, `gauc` (within a user), `ne` and `logloss` are of the test split, with
 the weights that validated best. Rows of kind 'mean' are over seeds, `_std` the
@@ -90,15 +90,15 @@ AROUND = {
 # until the search was run.
 KNOBS = {
   'interests': {
-    'def': dict(rate=3e-3, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'ind': dict(rate=3e-3, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'dot': dict(rate=3e-3, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'mean': dict(rate=3e-3, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'concat': dict(rate=3e-3, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'attention': dict(rate=3e-3, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'gru': dict(rate=3e-3, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'lstm': dict(rate=3e-3, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'din': dict(rate=3e-3, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
+    'def': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
+    'ind': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
+    'dot': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
+    'mean': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
+    'concat': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
+    'attention': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
+    'gru': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
+    'lstm': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
+    'din': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
   },
   'movielens': {
     'def': dict(rate=3e-3, rows_rate=3e-3, table_l2=1e-3, dropout=0.0),
@@ -162,11 +162,11 @@ def list_groups() -> list[Group]:
   """All of them, in the order of training."""
   everything, some = ('def', *AROUND, *BASELINES), ('def', *BASELINES)
   return [
-    Group('interests', 'interests', 5, everything, 80.0),
-    Group('movielens/1m', 'movielens/1m', 5, everything, 70.0),
-    Group('movielens/100k', 'movielens/100k', 3, some, 50.0),
-    Group('movielens/latest', 'movielens/latest', 3, some, 50.0),
-    Group(LEAK, 'movielens/100k', 3, LEAKS, 40.0),
+    Group('interests', 'interests', 5, everything, 95.0),
+    Group('movielens/1m', 'movielens/1m', 5, everything, 45.0),
+    Group('movielens/100k', 'movielens/100k', 3, some, 30.0),
+    Group('movielens/latest', 'movielens/latest', 3, some, 30.0),
+    Group(LEAK, 'movielens/100k', 3, LEAKS, 30.0),
   ]
 
 
@@ -179,8 +179,9 @@ def main(argv: list[str] | None = None) -> None:
     for name, measure in wanted:
       if name not in rows:
         rows[name] = {'case': name} | measure()
-        save(args, rows)
-    save(args, rows)
+        save(args, rows, split_name(name)[0])
+    for group in dict.fromkeys(split_name(name)[0] for name, _ in wanted):
+      save(args, rows, group)
   except (ValueError, OSError, RuntimeError) as error:
     cli.fail(str(error))
 
@@ -206,7 +207,7 @@ def estimate(rows: Mapping[str, Mapping], wanted: Iterable[str]) -> str:
   """How long all wanted runs take, and those that are not there yet.
 
   >>> estimate({}, ['interests/def/seed1', 'interests/data/seed1'])
-  '0.02 core-hours for 1 runs, of which 0.02 for 1 that are not there'
+  '0.03 core-hours for 1 runs, of which 0.03 for 1 that are not there'
 
   Args:
     rows: what was measured; a group without runs has the figure of `Group`.
@@ -380,20 +381,7 @@ def write_leak(
     'data.path': str(folder),
     'data.cache': str(folder / f'data_{trained}'),
     **{f'data.files.{of}': f'{file}.parquet' for of, file in files.items()},
-    **choose_features(EVENTS),
-  }
-
-
-def choose_features(history: int) -> dict[str, object]:
-  """Keys of the columns that examples with histories have.
-
-  Args:
-    history: the most events that are read.
-  """
-  return {
-    f'data.features.{name}.{key}': value
-    for name, own in behaviour_rows.choose_features(history).items()
-    for key, value in own.items()
+    **tbsm_search.choose_features(EVENTS),
   }
 
 
@@ -449,9 +437,15 @@ def cut_leak(
   return {'tested': np.flatnonzero(is_tested), 'own': own, 'kept': kept}
 
 
-def save(args: argparse.Namespace, rows: Mapping[str, Mapping]) -> None:
-  """Writes the rows, and their means."""
-  own = [row for row in rows.values() if row['kind'] != 'mean']
+def save(
+  args: argparse.Namespace, rows: Mapping[str, Mapping], group: str
+) -> None:
+  """Writes the rows of a group, and their means."""
+  own = [
+    row
+    for row in rows.values()
+    if 'seed' in row and row['group'] == group  # and no mean
+  ]
   cli.finish(args, 'tbsm', [*own, *average(own)], COLUMNS, NOTES)
 
 
@@ -461,7 +455,8 @@ def average(rows: Iterable[Mapping]) -> list[dict]:
   found = []
   for name, of in by_case.items():
     first = next(iter(of.values()))
-    mean = {'case': name, 'kind': 'mean', 'seeds': len(of)}
+    kind = 'mean' if first['kind'] == 'run' else 'known'
+    mean = {'case': name, 'kind': kind, 'seeds': len(of)}
     mean |= {key: first[key] for key in ('group', 'variant')}
     if 'parameters' in first:
       mean['parameters'] = first['parameters']

@@ -7,8 +7,6 @@ from genrec_jax.config.model_fields import check_fields
 
 COMPARING = ('dot', 'ind', 'def')  # mechanisms of the paper
 BASELINES = ('mean', 'concat', 'attention', 'gru', 'lstm', 'din')
-# What has a number of inputs for each place of a history.
-PLACED = (*COMPARING, 'concat')
 
 
 @dataclasses.dataclass(frozen=True)

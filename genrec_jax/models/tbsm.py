@@ -30,7 +30,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from genrec_jax.config.event_models import PLACED
 from genrec_jax.config.event_models import TBSM as Config
 from genrec_jax.config.models import DLRM as TowerConfig
 from genrec_jax.features import Features, FeatureSpec, History, Inputs
@@ -328,11 +327,10 @@ class TBSM(fields.Ranker):
     c = self.config = config
     self.encoder = Encoder(c, features, rngs)
     self.columns = self.encoder.columns
-    if not self.columns.most and (c.mechanism in PLACED or c.position):
+    if not self.columns.most:
       raise ValueError(
-        f'model tbsm has a number of inputs for each event of the longest '
-        f'history: set max_len of the columns of {self.columns.history!r} '
-        '(data.features)'
+        f'model tbsm must know how many events the longest history has: set '
+        f'max_len of the columns of {self.columns.history!r} (data.features)'
       )
     self.heads = len(c.list_spans(self.columns.most))
     options = dict(init=c.init, rngs=rngs)

@@ -251,11 +251,11 @@ def test_features_that_do_not_fit_are_told(changed, features, words):
 
 def test_a_history_of_any_length_is_refused():
   features = replace_all(max_len=0)
-  with pytest.raises(ValueError, match='set max_len of the columns'):
-    TBSM(Config(), features, 1, nnx.Rngs(0))
-  # What has no input for each place takes any.
-  config = Config(mechanism='mean', position=False)
-  assert count(config, features)
+  for mechanism in ('def', 'mean', 'gru'):
+    with pytest.raises(ValueError, match='set max_len of the columns'):
+      TBSM(
+        Config(mechanism=mechanism, position=False), features, 1, nnx.Rngs(0)
+      )
 
 
 @pytest.mark.parametrize(
