@@ -56,6 +56,8 @@ KINDS = ('def', *BASELINES)
 LENGTHS = (5, 10, 20, 50, 100, 200)  # T of a step
 SHAPES = ('mixed', 'full')
 BATCH, BATCHES = 256, 3  # the batches of a turn
+# Mechanisms with a number of inputs for each place of a history.
+PLACED = (*event_models.COMPARING, 'concat')
 USED = (1, 2, 5, 10, 20, 50, 100)  # T of a trained model
 SEEDS = (1, 2, 3)
 # Events that the logs reach back; models learn the latest EVENTS.
@@ -266,7 +268,7 @@ def measure_use(
     try:
       scorer = open_scorer(folder / f'{kind}_seed{seed}', max(most, EVENTS))
     except CheckpointError as error:
-      if kind not in event_models.PLACED or most <= EVENTS:
+      if kind not in PLACED or most <= EVENTS:
         raise
       row['refused'] = str(error)
       break
