@@ -1,4 +1,4 @@
-"""TBSM on MovieLens as clicks: is this film the user's next one, or any other?
+"""TBSM on MovieLens as clicks: a film is the user's next one, or any other.
 
   genrec train tbsm_movielens --workdir=DIR --config.data.path=ml-100k
 

@@ -24,7 +24,7 @@ def test_states_of_events_say_where_parts_end_if_they_are_asked(tmp_path):
   it = iter(batches(tmp_path, tells_ends=True))
   places = [locate_part(it.get_state()) for _ in it]
   assert [p.is_end for p in places] == [*[False] * (len(places) - 1), True]
-  assert places[-1] == PartPlace('a.csv', len(places), len(places))
+  assert places[-1] == PartPlace('a.csv', len(places), len(places), 1)
   # A state that does not say it has no end.
   it = iter(batches(tmp_path))
   list(it)

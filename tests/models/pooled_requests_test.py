@@ -14,6 +14,7 @@ from genrec_jax.config.request_models import PooledRequests as Config
 from genrec_jax.features import FeatureSpec
 from genrec_jax.models import RANKERS, pooled_requests
 from genrec_jax.models.pooled_requests import PooledRanker
+from genrec_jax.models.request_models import POOLED
 
 SPEC = gr_requests.SPEC
 REQUESTS = [
@@ -164,7 +165,7 @@ def test_first_order_weights_are_added_up(first_order):
     np.testing.assert_allclose(found[n], total, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize('name', RANKERS)
+@pytest.mark.parametrize('name', POOLED)
 def test_every_ranking_model_scores_the_candidates(name):
   model = build(name)
   _, rows, batch = read(model)

@@ -187,7 +187,8 @@ class RequestDataset:
 
 def _describe_spec(spec: RequestSpec) -> str:
   """Its text, without what says nothing: data keep their fingerprint."""
-  text = repr(spec)
+  # Columns of histories of ranking data, which requests have none of.
+  text = repr(spec).replace(", history='')", ')')
   return text if spec.candidates else text.replace(', candidates=()', '')
 
 
