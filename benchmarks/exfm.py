@@ -28,7 +28,8 @@ bias      segments that have nearly all in common, and ones with little
 `gain_%` is the mean over seeds of 100 (1 - NE / NE without a teacher), paired
 by seed and student, `gain_ci` half the width of its 95 % interval (Student's t
 over seeds). `step_%` is the same from the method that STEPS names, `tuned_%`
-that from one_head_w, a baseline with as many knobs as the head has. Cases of
+that from one_head_w, a baseline with as many knobs as the head has, `late_%`
+that from the same method without a lag. Cases of
 `ladder/usual/all` have the mean NE of the three students. Knobs and rates were
 chosen on other seeds (benchmarks/exfm_search.py). Rows that a result file has
 are not measured again, and what has been trained stays in DIR: the same command
@@ -51,8 +52,8 @@ from genrec_jax.data.ranking import drift
 
 COLUMNS = (
   'case', 'seeds', 'ne', 'ne_std', 'gain_%', 'gain_ci', 'step_%', 'step_ci',
-  'tuned_%', 'tuned_ci', 'auc_gain_%', 'calibration', 'teacher_ne',
-  'transfer', 'floor', 'core_s',
+  'tuned_%', 'tuned_ci', 'late_%', 'late_ci', 'auc_gain_%', 'calibration',
+  'teacher_ne', 'transfer', 'floor', 'core_s',
 )  # fmt: skip
 METHODS = (
   'none', 'one_head', 'one_head_w', 'head', 'adapter', 'teacher_alone',
@@ -363,6 +364,10 @@ def compare(of: Mapping[int, Mapping], by_case: Mapping) -> dict[str, float]:
     found['transfer'] = float(gained / ahead) if ahead > 0 else math.nan
   before = by_case.get(f'{group}/{STEPS[method]}', {})
   found |= describe_mean('step', gain(of, before, 'ne'))
+  if first.get('lag'):
+    group = group.replace(f'/lag{first["lag"]}', '/lag0')
+    soon = by_case.get(f'{group}/{method}', {})
+    found |= describe_mean('late', gain(of, soon, 'ne'))
   if method in ('head', 'adapter'):
     tuned = by_case.get(f'{group}/one_head_w', {})
     found |= describe_mean('tuned', gain(of, tuned, 'ne'))

@@ -56,6 +56,8 @@ EXFM = {
       ('windows late', 'lag', 'd'),
       ('method', 'method', ''),
       *GAINS,
+      ('from no lag, %', 'late_%', '+.2f'),
+      ('±', 'late_ci', '.2f'),
       ('teacher NE', 'teacher_ne', '.4f'),
       ('from the step before, %', 'step_%', '+.2f'),
       ('±', 'step_ci', '.2f'),
