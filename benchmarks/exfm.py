@@ -38,7 +38,6 @@ continues.
 
 import argparse
 import dataclasses
-import math
 import pathlib
 import shutil
 from collections.abc import Iterable, Mapping
@@ -111,6 +110,7 @@ RECIPES = {
   'teacher_alone': Recipe('teacher_alone', (0.003, 0.001)),
 }
 LAGS = (0, 1, 2, 3)
+LEAST_LEAD = 2e-3  # of a teacher's NE, to speak of what reaches a student
 # What rows say of their case.
 NAMED = ('group', 'method', 'part', 'stream', 'student', 'teacher', 'lag')
 NOTES = (
@@ -357,11 +357,12 @@ def compare(of: Mapping[int, Mapping], by_case: Mapping) -> dict[str, float]:
   found = describe_mean('gain', gain(of, plain, 'ne'))
   if plain:
     found['auc_gain_%'] = -float(np.mean(gain(of, plain, 'auc')))
-    # Of means: a single denominator may be next to nothing.
+    # Of means, and of a lead that is one: others divide by next to nothing.
     both = [(of[s], plain[s]) for s in of if s in plain]
     gained = np.mean([b['ne'] - a['ne'] for a, b in both])
     ahead = np.mean([b['ne'] - a['teacher_ne'] for a, b in both])
-    found['transfer'] = float(gained / ahead) if ahead > 0 else math.nan
+    if ahead > LEAST_LEAD:
+      found['transfer'] = float(gained / ahead)
   before = by_case.get(f'{group}/{STEPS[method]}', {})
   found |= describe_mean('step', gain(of, before, 'ne'))
   if first.get('lag'):
