@@ -38,7 +38,7 @@ COLUMNS = (
 )  # fmt: skip
 SEED = 101
 EVENTS = 20  # of a history
-MECHANISMS = ('def', 'ind', 'dot')
+MECHANISMS = event_models.COMPARING
 BASELINES = event_models.BASELINES
 EDITIONS = {'1m': 'ml-1m', '100k': 'ml-100k', 'latest': 'ml-latest-small'}
 # What is widened or narrowed until a baseline is as large as `def`.

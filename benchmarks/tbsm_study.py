@@ -31,9 +31,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from scipy import stats
 
 from benchmarks import cli, tbsm_nets
+from benchmarks.first_hour_logs import count_auc
 from benchmarks.result import CoreTimer
 from benchmarks.runs import over_seeds
 from benchmarks.tbsm_nets import Net
@@ -147,7 +147,7 @@ def measure(
     )
     logits = np.asarray(logits)
   aucs = [
-    100 * find_auc(d['test_y'], x) for d, x in zip(data, logits, strict=True)
+    100 * count_auc(d['test_y'], x) for d, x in zip(data, logits, strict=True)
   ]
   row = {'case': name, 'kind': name.split('/')[0], 'seeds': len(aucs)}
   parts = name.split('/')
@@ -155,19 +155,11 @@ def measure(
   row |= over_seeds('auc', aucs) | {'auc_least': min(aucs), 'aucs': aucs}
   if 'test_p' in data[0]:
     row['ceiling'] = float(
-      np.mean([100 * find_auc(d['test_y'], d['test_p']) for d in data])
+      np.mean([100 * count_auc(d['test_y'], d['test_p']) for d in data])
     )
   row |= {'parameters': count(net), 'core_s': timer.core_s}
   print(cli.table([row], COLUMNS), flush=True)
   return row
-
-
-def find_auc(labels: np.ndarray, scores: np.ndarray) -> float:
-  """The area under the curve; half for ties."""
-  ranks, positive = stats.rankdata(scores), labels > 0
-  count = positive.sum()
-  wins = ranks[positive].sum() - count * (count + 1) / 2
-  return float(wins / (count * (len(labels) - count)))
 
 
 def make_data(target, seed: int, trained: int, tested: int) -> dict:

@@ -14,12 +14,9 @@ Variants: as of tbsm_synthetic. See docs/tbsm.md.
 
 from genrec_jax import config as config_lib
 
-MECHANISMS = ('def', 'ind', 'dot')
-BASELINES = ('mean', 'concat', 'attention', 'gru', 'lstm', 'din')
-
 
 def get_config(arg=None):
-  variants = config_lib.parse_variants(arg, one_of=MECHANISMS + BASELINES)
+  variants = config_lib.parse_variants(arg, one_of=config_lib.MECHANISMS)
   (mechanism,) = variants - {'smoke'} or {'def'}
   config = config_lib.ranking()
   config.model = config_lib.tbsm(

@@ -15,12 +15,9 @@ same tower mean, concat, attention, gru, lstm, din; smoke. See docs/tbsm.md.
 
 from genrec_jax import config as config_lib
 
-MECHANISMS = ('def', 'ind', 'dot')
-BASELINES = ('mean', 'concat', 'attention', 'gru', 'lstm', 'din')
-
 
 def get_config(arg=None):
-  variants = config_lib.parse_variants(arg, one_of=MECHANISMS + BASELINES)
+  variants = config_lib.parse_variants(arg, one_of=config_lib.MECHANISMS)
   (mechanism,) = variants - {'smoke'} or {'def'}
   config = config_lib.ranking()
   config.model = config_lib.tbsm(

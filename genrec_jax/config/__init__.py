@@ -13,6 +13,7 @@ from genrec_jax.config.comparison import (
 )
 from genrec_jax.config.drifting_stream import set_drifting_stream
 from genrec_jax.config.errors import ConfigError
+from genrec_jax.config.event_models import MECHANISMS
 from genrec_jax.config.files import (
   describe_configs,
   load,
@@ -50,6 +51,7 @@ from genrec_jax.config.tables import TableSettings, table_settings
 
 __all__ = [
   'ConfigError',
+  'MECHANISMS',
   'TableSettings',
   'apply_override',
   'choose_model',

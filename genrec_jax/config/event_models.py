@@ -7,6 +7,7 @@ from genrec_jax.config.model_fields import check_fields
 
 COMPARING = ('dot', 'ind', 'def')  # mechanisms of the paper
 BASELINES = ('mean', 'concat', 'attention', 'gru', 'lstm', 'din')
+MECHANISMS = (*COMPARING, *BASELINES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,7 @@ class TBSM:
     check_fields(
       self,
       interaction=('auto', 'dot', 'cat'),
-      mechanism=(*COMPARING, *BASELINES),
+      mechanism=MECHANISMS,
       weights=('mlp', 'mul'),
       init=('xavier_normal', 'dlrm'),
       dtype=('float32', 'bfloat16'),

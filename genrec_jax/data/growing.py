@@ -324,7 +324,7 @@ class _GrowingIterator(grain.DatasetIterator):
   def _next_part(self) -> None:
     """Waits for the part after the current one and takes it."""
     stream = self._stream
-    since = clock.monotonic()
+    since, looked = clock.monotonic(), 0.0
     last = max(self._taken, default='')
     has_end = False
     while True:
@@ -340,7 +340,8 @@ class _GrowingIterator(grain.DatasetIterator):
       waited = stream.idle_s is not None and idle > stream.idle_s
       if has_end or self._closed or stream.stop() or waited:
         raise StopIteration
-      if stream.log and idle > _WAITS_S:
+      if stream.log and idle > looked + _WAITS_S:
+        looked = idle  # now and then, not at each poll
         text = self._directory.describe_wait(last)
         if text != self._told:
           stream.log(f'stream: waiting: {text}')

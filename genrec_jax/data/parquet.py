@@ -53,6 +53,22 @@ def _open_file(path: pathlib.Path, **options) -> Iterator[pq.ParquetFile]:
     yield stack.enter_context(pq.ParquetFile(source, **options))
 
 
+def read_whole(path: pathlib.Path) -> pa.Table:
+  """All rows and columns of a file on a disk.
+
+  Raises:
+    ValueError: it is not there, or is no Parquet file; names it.
+  """
+  try:
+    # The file itself: names such as time=3 in its path are no columns.
+    with _open_file(pathlib.Path(path)) as file:
+      return file.read()
+  except (OSError, pa.ArrowException) as error:
+    raise ValueError(
+      f'{path} cannot be read as a Parquet file: {error}'
+    ) from None
+
+
 def read_schema(path: pathlib.Path) -> pa.Schema:
   """The names and types of the columns of a file."""
   try:

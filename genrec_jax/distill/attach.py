@@ -25,7 +25,7 @@ import numpy as np
 
 from genrec_jax import last_resort
 from genrec_jax.data import scratch
-from genrec_jax.data.parquet import pa, pq
+from genrec_jax.data.parquet import pa, pq, read_whole
 from genrec_jax.distill import score_columns
 from genrec_jax.distill.teacher_store import TeacherStore
 
@@ -137,12 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   )  # fmt: skip
   args = parser.parse_args(argv)
   store = TeacherStore.open_existing(args.scores)
-  try:
-    table = pq.ParquetFile(args.examples).read()
-  except (OSError, pa.ArrowException) as error:
-    raise ValueError(
-      f'{args.examples} cannot be read as a Parquet file: {error}'
-    ) from None
+  table = read_whole(args.examples)
   table, lacking = attach_scores(table, store, args.missing, args.column)
   with scratch.replaced_file(pathlib.Path(args.out)) as partial:
     pq.write_table(table, partial)

@@ -379,6 +379,7 @@ class Annotator:
     now = time.monotonic()
     self._waits_since = self._waits_since or now
     if now - self._waits_since > _WAITS_S:
+      self._waits_since = now  # looked up now and then, not at each poll
       if (text := describe()) not in self._told:
         self._told.add(text)
         self._log(f'waiting: {text}')

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from genrec_jax.data.growing import END
-from genrec_jax.data.parquet import pa, pq
+from genrec_jax.data.parquet import pa, read_whole
 
 KINDS = ('impressions', 'labels')
 _MOST_TIME = (1 << 31) - 1  # seconds since 1970 that batches have room for
@@ -55,7 +55,7 @@ class EventFiles:
       return None
     found = {}
     for stream, (shown, came) in files.items():
-      impressions, events = _read_table(shown), _read_table(came)
+      impressions, events = read_whole(shown), read_whole(came)
       _check_times(impressions, shown, self.window_s)
       _check_labels(events, self.labels, came)
       found[stream] = impressions, events
@@ -85,7 +85,7 @@ class EventFiles:
         if path.exists():
           continue
         if not path.parent.is_dir():
-          there = _list_directories(self.folder)
+          there = list_directories(self.folder)
           return f'{path.parent} is not there' + (
             f'; {self.folder} has {_list_some(there)}' if there else ''
           )
@@ -138,13 +138,14 @@ def list_streams(events: str | pathlib.Path) -> tuple[str, ...]:
   folder = pathlib.Path(events)
   if not folder.is_dir():
     raise FileNotFoundError(f'{folder}: no such directory of streams')
-  names = _list_directories(folder)
+  names = list_directories(folder)
   if not names:
     raise ValueError(f'{folder} has no streams: a directory for each is wanted')
   return tuple(names)
 
 
-def _list_directories(folder: pathlib.Path) -> list[str]:
+def list_directories(folder: pathlib.Path) -> list[str]:
+  """Names of the directories in one, without hidden ones."""
   if not folder.is_dir():
     return []
   return sorted(
@@ -163,14 +164,6 @@ def _number(name: str, kind: str) -> str | None:
 def _list_some(names: Sequence[str]) -> str:
   shown = ', '.join(names[:_SHOWN])
   return shown + f' and {len(names) - _SHOWN} more' * (len(names) > _SHOWN)
-
-
-def _read_table(path: pathlib.Path) -> pa.Table:
-  try:
-    # The file itself: names such as time=3 in its path are no columns.
-    return pq.ParquetFile(path).read()
-  except (OSError, pa.ArrowException) as e:
-    raise ValueError(f'{path} cannot be read: {e}') from None
 
 
 def _check_times(table: pa.Table, path: pathlib.Path, window_s: int) -> None:

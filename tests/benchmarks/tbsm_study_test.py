@@ -125,7 +125,7 @@ def test_nets_of_planted_labels_are_of_one_size():
 
 def test_auc_counts_ties_half():
   labels = np.array([1, 1, 0, 0])
-  assert tbsm_study.find_auc(labels, np.array([3.0, 2, 2, 1])) == 0.875
+  assert tbsm_study.count_auc(labels, np.array([3.0, 2, 2, 1])) == 0.875
 
 
 def test_smoke_and_the_picture(tmp_path, rows):

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from genrec_jax.data.ranking import raw
+from genrec_jax.data.ranking.generated_clicks import apply_sigmoid
 
 BIAS = -1.0  # logit of an average row
 _UNIT = 1 << 12  # rows of one draw
@@ -211,7 +212,7 @@ class PlantedSignal:
     numbers = rng.standard_normal((_UNIT, log.numbers), np.float32)
     noise = rng.standard_normal(_UNIT)
     logits = self.signal(values, numbers) + log.noise * noise
-    labels = rng.random(_UNIT) < _apply_sigmoid(logits)
+    labels = rng.random(_UNIT) < apply_sigmoid(logits)
     return values, numbers, labels.astype(np.int64)
 
   def signal(self, values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -240,12 +241,8 @@ class PlantedSignal:
     """`[R]` chance of a click given all features: the best prediction."""
     point, weight = np.polynomial.hermite_e.hermegauss(_NOISE_POINTS)
     logits = self.signal(values, numbers)[:, None]
-    chance = _apply_sigmoid(logits + self.log.noise * point[None])
+    chance = apply_sigmoid(logits + self.log.noise * point[None])
     return chance @ (weight / weight.sum())
-
-
-def _apply_sigmoid(x: np.ndarray) -> np.ndarray:
-  return 0.5 + 0.5 * np.tanh(0.5 * x)
 
 
 def generate_arrays(

@@ -30,6 +30,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from genrec_jax.data.ranking import raw
+from genrec_jax.data.ranking.generated_clicks import (
+  apply_sigmoid,
+  draw_places,
+  find_entropy,
+  make_zipf,
+)
 
 NEVER = -1  # the time of a label that does not arrive
 # The largest delay over the mean one: a draw has 53 bits.
@@ -239,8 +245,8 @@ class DriftStream:
     every = list(itertools.combinations(range(log.fields), 2))
     chosen = self._generate(_PAIRS).permutation(len(every))[: log.pairs]
     self.pairs = [every[i] for i in sorted(chosen.tolist())]
-    self.shares = _make_zipf(log.segments, log.segment_zipf)
-    self.frequencies = _make_zipf(log.values, log.zipf)
+    self.shares = make_zipf(log.segments, log.segment_zipf)
+    self.frequencies = make_zipf(log.values, log.zipf)
     self.bias = _find_bias(log.rate, math.hypot(log.signal, log.rate_spread))
     self._at, self._processes = -1, None
 
@@ -284,11 +290,11 @@ class DriftStream:
     log, born = self.log, self.processes(k).born
     rng = self._generate(_ROWS, k)
     # In a fixed order: each draw takes the place of those before it.
-    segment = _draw_places(rng, self.shares, (log.rows,))
-    places = _draw_places(rng, self.frequencies, (log.rows, log.fields))
+    segment = draw_places(rng, self.shares, (log.rows,))
+    places = draw_places(rng, self.frequencies, (log.rows, log.fields))
     time = np.sort(rng.integers(log.window_s, size=log.rows))
     logits = self.add_effects(self.effects(k), segment, places)
-    probability = _apply_sigmoid(logits)
+    probability = apply_sigmoid(logits)
     label = rng.random(log.rows) < probability
     delay = -np.log1p(-rng.random(log.rows)) * (log.delay * log.window_s)
     arrives = label & (rng.random(log.rows) >= log.lost)
@@ -384,12 +390,12 @@ def find_floor(windows: Iterable[DriftWindow]) -> float:
   """
   entropy = total = rows = 0.0
   for window in windows:
-    entropy += _find_entropy(window.probability).sum()
+    entropy += find_entropy(window.probability).sum()
     total += window.probability.sum()
     rows += len(window)
   if not rows:
     raise ValueError('there are no windows, so that no floor is known')
-  return float(entropy / rows / _find_entropy(np.float64(total / rows)))
+  return float(entropy / rows / find_entropy(np.float64(total / rows)))
 
 
 def read_chunks(
@@ -422,17 +428,6 @@ def read_chunks(
       )
 
 
-def _make_zipf(count: int, exponent: float) -> np.ndarray:
-  """`[count]` frequencies, which fall with the number."""
-  weight = (1.0 + np.arange(count)) ** -exponent
-  return weight / weight.sum()
-
-
-def _draw_places(rng, frequencies: np.ndarray, shape) -> np.ndarray:
-  cumulative = np.cumsum(frequencies)[:-1]
-  return np.searchsorted(cumulative, rng.random(shape), 'right')
-
-
 def _blend(last: np.ndarray, fresh: np.ndarray, keep: np.ndarray) -> np.ndarray:
   """A step of AR(1) that leaves the variance at 1."""
   return keep * last + np.sqrt(1 - keep**2) * fresh
@@ -456,18 +451,6 @@ def _find_bias(rate: float, deviation: float) -> float:
   low, high = -40.0 - 8 * deviation, 40.0 + 8 * deviation
   for _ in range(100):  # halves: as near as numbers can be
     middle = (low + high) / 2
-    mean = (_apply_sigmoid(middle + deviation * point) * weight).sum()
+    mean = (apply_sigmoid(middle + deviation * point) * weight).sum()
     low, high = (middle, high) if mean < rate else (low, middle)
   return (low + high) / 2
-
-
-def _find_entropy(p: np.ndarray) -> np.ndarray:
-  """Of a draw, in nats; 0 where it is sure."""
-  q = 1 - p
-  inside = (p > 0) & (q > 0)
-  p, q = np.where(inside, p, 0.5), np.where(inside, q, 0.5)
-  return np.where(inside, -p * np.log(p) - q * np.log(q), 0.0)
-
-
-def _apply_sigmoid(x: np.ndarray) -> np.ndarray:
-  return 0.5 + 0.5 * np.tanh(0.5 * x)

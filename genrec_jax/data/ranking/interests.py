@@ -31,6 +31,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from genrec_jax.data.ranking import behaviour_rows, raw
+from genrec_jax.data.ranking.generated_clicks import (
+  apply_sigmoid,
+  draw_places,
+  find_entropy,
+  make_zipf,
+)
 
 PARTS = ('decay', 'periodic', 'order', 'taste')
 SPLITS = ('users', 'time')
@@ -215,10 +221,10 @@ class InterestStream:
   def __init__(self, log: InterestLog):
     self.log = log
     rng = self._generate(_WORLD)
-    self._by_category = _accumulate(_make_zipf(log.categories, log.zipf))
+    self._by_category = make_zipf(log.categories, log.zipf)
     # Category c has the items c, c + C, c + 2 C and so on.
     self._sizes = -(-(log.items - np.arange(log.categories)) // log.categories)
-    weights = _make_zipf(int(self._sizes.max()), log.zipf)
+    weights = make_zipf(int(self._sizes.max()), log.zipf)
     self._by_item = np.cumsum(weights)
     self.kind = rng.permutation(np.arange(log.categories) % log.kinds)
     # Of each kind of candidates, two kinds of events that are not the same.
@@ -237,7 +243,7 @@ class InterestStream:
     events, shown, found = self._draw_unit(self._generate(_USERS, unit), first)
     rows = count * self.log.impressions
     shown, parts = shown.take(slice(rows)), self._normalise(found[:rows])
-    probability = _apply_sigmoid(self.bias + parts @ self._strengths)
+    probability = apply_sigmoid(self.bias + parts @ self._strengths)
     label = (shown.beside['draw'] < probability).astype(np.int64)
     beside = {'probability': probability}
     shown = dataclasses.replace(shown, label=label, beside=beside)
@@ -260,7 +266,7 @@ class InterestStream:
     low, high = -60.0, 60.0
     for _ in range(80):  # halves: as near as numbers can be
       middle = (low + high) / 2
-      mean = _apply_sigmoid(middle + logits).mean()
+      mean = apply_sigmoid(middle + logits).mean()
       low, high = (middle, high) if mean < self.log.rate else (low, middle)
     return shift, scale, (low + high) / 2
 
@@ -271,7 +277,7 @@ class InterestStream:
     """Events, impressions without labels, and the raw parts `[N, 4]`."""
     log = self.log
     # In a fixed order: each draw takes the place of those before it.
-    likes = _draw_places(rng, self._by_category, (_UNIT, log.favourites))
+    likes = draw_places(rng, self._by_category, (_UNIT, log.favourites))
     gap = log.gap_s * np.exp(log.activity * rng.standard_normal(_UNIT))
     lead = _find_lead(log)
     total = lead + log.span_s
@@ -286,7 +292,7 @@ class InterestStream:
     time = np.sort(owner * total + time) - owner * total
     loyal = rng.random(len(owner)) < log.loyal
     liked = likes[owner, rng.integers(log.favourites, size=len(owner))]
-    other = _draw_places(rng, self._by_category, len(owner))
+    other = draw_places(rng, self._by_category, len(owner))
     category = np.where(loyal, liked, other)
     item = self._draw_items(rng, category)
     events = behaviour_rows.PastEvents(item, category, time)
@@ -300,7 +306,7 @@ class InterestStream:
     begin = np.maximum(stop - log.history, offsets[user])
     # Half of the candidates are of the category of an event of the history.
     pick = begin + (rng.random(len(user)) * (stop - begin)).astype(np.int64)
-    other = _draw_places(rng, self._by_category, len(user))
+    other = draw_places(rng, self._by_category, len(user))
     chosen = np.where(rng.random(len(user)) < 0.5, category[pick], other)
     candidate = self._draw_items(rng, chosen)
     draw = rng.random(len(user))
@@ -432,7 +438,7 @@ def find_bounds(probability: np.ndarray) -> Bounds:
   own = np.bincount(place, q, len(values))
   below = np.cumsum(own) - own
   right = (p * (below[place] + own[place] / 2)).sum() - (p * q).sum() / 2
-  ne = _find_entropy(p).mean() / _find_entropy(p.mean())
+  ne = find_entropy(p).mean() / find_entropy(p.mean())
   return Bounds(float(ne), float(right / pairs))
 
 
@@ -455,29 +461,3 @@ def _find_lead(log: InterestLog) -> int:
   They fill half of an average history, so that there are short ones, too.
   """
   return max(log.gap_s, log.history * log.gap_s // 2)
-
-
-def _make_zipf(count: int, exponent: float) -> np.ndarray:
-  """`[count]` frequencies, which fall with the number."""
-  weight = (1.0 + np.arange(count)) ** -exponent
-  return weight / weight.sum()
-
-
-def _accumulate(frequencies: np.ndarray) -> np.ndarray:
-  return np.cumsum(frequencies)[:-1]
-
-
-def _draw_places(rng, cumulative: np.ndarray, shape) -> np.ndarray:
-  return np.searchsorted(cumulative, rng.random(shape), 'right')
-
-
-def _find_entropy(p: np.ndarray) -> np.ndarray:
-  """Of a draw, in nats; 0 where it is sure."""
-  q = 1 - p
-  inside = (p > 0) & (q > 0)
-  p, q = np.where(inside, p, 0.5), np.where(inside, q, 0.5)
-  return np.where(inside, -p * np.log(p) - q * np.log(q), 0.0)
-
-
-def _apply_sigmoid(x: np.ndarray) -> np.ndarray:
-  return 0.5 + 0.5 * np.tanh(0.5 * x)

@@ -32,6 +32,7 @@ from genrec_jax.checkpoint import storage
 from genrec_jax.checkpoint.workdir_files import make_workdir
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.data.ranking.drift import DriftLog
+from genrec_jax.serve.event_files import list_directories
 from genrec_jax.train.exfm import base_data, commands, settings
 from genrec_jax.train.exfm.system import RunOptions, System
 
@@ -219,7 +220,7 @@ def _check_events(
   """Refuses a student whose stream is not among those that are there."""
   if not folder.is_dir():
     raise ConfigError(f'--events: {folder} is no directory')
-  there = _list_directories(folder)
+  there = list_directories(folder)
   for student in students:
     if there and student.name not in there:
       raise ConfigError(
@@ -231,14 +232,8 @@ def _check_events(
 def _list_unread(asked: settings.Settings) -> list[str]:
   """Directories of events that no student reads."""
   own = {student.name for student in asked.students}
-  there = _list_directories(pathlib.Path(asked.events))
+  there = list_directories(pathlib.Path(asked.events))
   return [name for name in there if name not in own]
-
-
-def _list_directories(folder: pathlib.Path) -> list[str]:
-  return sorted(
-    x.name for x in folder.iterdir() if x.is_dir() and x.name[0] != '.'
-  )
 
 
 def _describe_fields() -> dict[str, str]:

@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 
 from genrec_jax.data import scratch
-from genrec_jax.data.parquet import pa, pq
+from genrec_jax.data.parquet import pa, pq, read_whole
 from genrec_jax.data.ranking import drift, drift_files
 from genrec_jax.train.exfm.commands import SCORE, WEIGHT, Layout
 from genrec_jax.train.exfm.settings import STUDENTS, TEACHER
@@ -53,12 +53,7 @@ def _read_stream(log: drift.DriftLog, label: str) -> pa.Table:
 
 
 def _read_own(path: pathlib.Path, label: str) -> pa.Table:
-  try:
-    table = pq.read_table(path)
-  except (OSError, pa.ArrowInvalid) as error:
-    raise ValueError(
-      f'--base: {path} cannot be read as a Parquet file: {error}'
-    ) from None
+  table = read_whole(path)
   there = ', '.join(table.column_names)
   for name in ('example_id', 'time', label):
     if name not in table.column_names:
