@@ -28,6 +28,9 @@ class Launch:
     outputs: shapes and dtypes of its outputs.
     warps: warps of each program.
     stages: tiles that are loaded ahead.
+    aliases: (input, output) pairs that share their memory: what the kernel
+      does not write of such an output is what the input holds. XLA copies an
+      input that is needed afterwards, or that belongs to the caller.
   """
 
   kernel: str
@@ -36,6 +39,7 @@ class Launch:
   outputs: tuple[jax.ShapeDtypeStruct, ...]
   warps: int
   stages: int
+  aliases: tuple[tuple[int, int], ...] = ()
 
 
 def why_not() -> str | None:
@@ -72,7 +76,7 @@ def _parse_numbers(version: str) -> tuple[int, ...]:
 def run(function: Callable, launch: Launch, *inputs) -> list[jax.Array]:
   """Launches the `triton.jit` function; returns the outputs.
 
-  An output holds garbage wherever the kernel writes nothing.
+  An output without an alias holds garbage wherever the kernel writes nothing.
   """
   import jax_triton
 
@@ -85,6 +89,8 @@ def run(function: Callable, launch: Launch, *inputs) -> list[jax.Array]:
     )
   else:
     options = dict(out_shape=list(launch.outputs), enable_fp_fusion=True)
+  if launch.aliases:
+    options['input_output_aliases'] = dict(launch.aliases)
   return jax_triton.triton_call(
     *inputs,
     kernel=function,

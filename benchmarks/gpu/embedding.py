@@ -1,30 +1,46 @@
 """How near is the embedding to the memory's speed, and to torch's?
 
-2,097,152 ids in 65,536 bags over 1,000,000 rows of float32. 'bag' is the pooled
-lookup, the others its backward pass with the update of the table, in place. gbs
-is the least traffic (each input read once, each output written once) over the
-time; row 'copy' says what the memory can do.
+2,097,152 ids in 65,536 bags over 1,000,000 rows. 'bag' is the pooled lookup,
+the others its backward pass with the update of the table, in place. gbs is the
+least traffic (each input read once, each output written once) over the time;
+row 'copy' says what the memory can do. Of 'triton', distance is that from what
+XLA computes, ||a - b|| / ||b||; of an update in float32 it is that of the
+steps. Of 'bag', walked_gbs counts a row for each id, as if no cache held any.
+sorts is how many radix sorts of CUB the program has.
 """
 
+import functools
 import time
 
 from benchmarks.gpu import kit, measure
 
 ROWS, BAGS, IDS = 1_000_000, 65_536, 32
+WHAT = ('bag', 'sgd', 'adagrad', 'row_adagrad')
+# Of a step: rows of about one move by thousandths, and are rounded after it.
+TOLERANCE = {'float32': 1e-3, 'bfloat16': 1e-2}
 
 
 def cases(args) -> list[dict]:
   del args
   found = [dict(case='copy')]
-  for program in ('xla', 'torch'):  # torch last: it may not go with JAX
+  for program in ('triton', 'xla', 'torch'):  # torch may not go with JAX
     for width in (128, 64):
       for draw in ('uniform', 'zipf'):
-        for what in ('bag', 'sgd', 'adagrad', 'row_adagrad'):
+        for what in WHAT:
           if (program, what) != ('torch', 'row_adagrad'):
-            name = f'{program}: {what}, width {width}, {draw}'
-            row = dict(program=program, width=width, draw=draw, what=what)
-            found.append(dict(case=name, **row))
+            found.append(case_of(program, what, width, draw))
+    if program != 'torch':
+      for what in ('bag', 'row_adagrad'):
+        found.append(case_of(program, what, 128, 'uniform', 'bfloat16'))
   return found
+
+
+def case_of(program, what, width, draw, dtype='float32') -> dict:
+  name = f'{program}: {what}, width {width}, {draw}'
+  if dtype != 'float32':
+    name += f', {dtype}'
+  row = dict(program=program, width=width, draw=draw, what=what, dtype=dtype)
+  return dict(case=name, **row)
 
 
 def work(case: dict, args) -> dict:
@@ -32,30 +48,45 @@ def work(case: dict, args) -> dict:
     return copy(1 << (12 if args.rehearse else 28))
   import numpy as np
 
-  rows, bags = (500, 64) if args.rehearse else (ROWS, BAGS)
-  rng = np.random.default_rng(0)
-  count = bags * IDS
-  if case['draw'] == 'uniform':
-    ids = rng.integers(0, rows, count)
-  else:
-    ids = rng.permutation(rows)[np.minimum(rng.zipf(1.2, count), rows) - 1]
-  ids = ids.astype(np.int32)
-  table = rng.normal(size=(rows, case['width'])).astype(np.float32)
-  grads = rng.normal(size=(bags, case['width'])).astype(np.float32)
-  run = {'xla': of_jax, 'torch': of_torch}[case['program']]
-  row = run(case['what'], table, ids, grads, args.rehearse)
+  table, ids, grads = draw_inputs(case['width'], case['draw'], args.rehearse)
+  count = ids.size
+  run = of_torch if case['program'] == 'torch' else of_jax
+  row = run(case, table, ids, grads, args.rehearse)
   distinct = len(np.unique(ids))
-  least = least_bytes(case['what'], distinct, count, grads.size, case['width'])
+  least = least_bytes(case, distinct, count, grads.size)
+  if case['what'] == 'bag':
+    walked = least_bytes(case, count, count, grads.size)
+    row['walked_gbs'] = walked / row['ms'] / 1e6
   return row | dict(
     distinct=distinct, least_mb=least / 1e6, gbs=least / row['ms'] / 1e6
   )
 
 
-def least_bytes(what, distinct, count, bag_numbers, width) -> float:
+@functools.lru_cache(maxsize=1)  # cases that follow one another share them
+def draw_inputs(width: int, draw: str, tiny: bool):
+  """Table, ids and gradients of bags, of NumPy."""
+  import numpy as np
+
+  rows, bags = (500, 64) if tiny else (ROWS, BAGS)
+  rng = np.random.default_rng(0)
+  count = bags * IDS
+  if draw == 'uniform':
+    ids = rng.integers(0, rows, count)
+  else:
+    ids = rng.permutation(rows)[np.minimum(rng.zipf(1.2, count), rows) - 1]
+  table = rng.standard_normal((rows, width), np.float32)
+  grads = rng.standard_normal((bags, width), np.float32)
+  return table, ids.astype(np.int32), grads
+
+
+def least_bytes(case, distinct, count, bag_numbers) -> float:
+  what, width = case['what'], case['width']
+  row = width * {'float32': 4, 'bfloat16': 2}[case['dtype']]
   if what == 'bag':  # a row that repeats may come from the cache
-    return 4 * (count + distinct * width + bag_numbers)
+    out = bag_numbers // width * row
+    return 4 * count + distinct * row + out
   slots = {'sgd': 0, 'adagrad': width, 'row_adagrad': 1}[what]
-  return 4 * (count + bag_numbers + 2 * distinct * (width + slots))
+  return 4 * (count + bag_numbers) + 2 * distinct * (row + 4 * slots)
 
 
 def copy(numbers: int) -> dict:
@@ -72,16 +103,18 @@ def copy(numbers: int) -> dict:
   return dict(ms=1e3 * seconds, gbs=8 * numbers / seconds / 1e9, device=kind)
 
 
-def of_jax(what, table, ids, grads, rehearse) -> dict:
-  """`pallas_kernels.jagged_embedding`, as XLA computes it everywhere."""
+def of_jax(case, table, ids, grads, rehearse) -> dict:
+  """`pallas_kernels.jagged_embedding` by one of its implementations."""
   import jax
   import jax.numpy as jnp
 
   import pallas_kernels
 
+  what, program = case['what'], case['program']
   table, ids, grads = map(jnp.asarray, (table, ids, grads))
+  table = table.astype(case['dtype'])
   lengths = jnp.full(grads.shape[0], IDS, jnp.int32)
-  options = dict(implementation='xla')
+  options = dict(implementation=program)
   begin = time.perf_counter()
   if what == 'bag':
 
@@ -101,9 +134,11 @@ def of_jax(what, table, ids, grads, rehearse) -> dict:
     slots = pallas_kernels.init_slots(table, what)
 
     def step(_, state):
+      # Never above it; else XLA would sort once for all turns of the loop.
+      shift = (state[0][0, 0].astype(jnp.float32) > 1e30).astype(jnp.int32)
       return pallas_kernels.embedding_bag_backward_and_update(
         *state,
-        ids,
+        ids + shift,
         lengths,
         grads,
         learning_rate=1e-3,
@@ -121,22 +156,58 @@ def of_jax(what, table, ids, grads, rehearse) -> dict:
       return run(1, start)[0]
 
   compile_s = time.perf_counter() - begin
-  same = bool(jnp.all(result() == result()))
-  seconds = measure.time_calls(
-    lambda turns: jax.block_until_ready(run(turns, start, *given)),
-    0.0 if rehearse else 0.3,
-  )
+
+  def measure_it():
+    same = bool(jnp.all(result() == result()))
+    row = dict(same_twice=same)
+    if program != 'xla' and case.get('checked', True):
+      row |= compare(case, result(), table, ids, lengths, grads)
+    seconds = measure.time_calls(
+      lambda turns: jax.block_until_ready(run(turns, start, *given)),
+      0.0 if rehearse else 0.3,
+    )
+    return row | dict(ms=1e3 * seconds)
+
+  row = kit.locked(measure_it)()
   memory = run.memory_analysis()
   temp = memory.temp_size_in_bytes / 2**20 if memory else None
-  return dict(
-    ms=1e3 * seconds, same_twice=same, temp_mb=temp, compile_s=compile_s
+  return row | dict(
+    temp_mb=temp,
+    compile_s=compile_s,
+    sorts=run.as_text().count('DeviceRadixSort'),
   )
 
 
-def of_torch(what, table, ids, grads, rehearse) -> dict:
+def compare(case, result, table, ids, lengths, grads) -> dict:
+  """How far bags, or the rows after a step, are from those of XLA."""
+  import jax
+  import jax.numpy as jnp
+
+  import pallas_kernels
+
+  options = dict(implementation='xla')
+  if case['what'] == 'bag':
+    wanted = pallas_kernels.embedding_bag(table, ids, lengths, **options)
+  else:
+    slots = pallas_kernels.init_slots(table, case['what'])
+    options |= dict(learning_rate=1e-3, optimizer=case['what'])
+    wanted, _ = jax.jit(
+      lambda *state: pallas_kernels.embedding_bag_backward_and_update(
+        *state, ids, lengths, grads, **options
+      )
+    )(table, slots)
+    if case['dtype'] == 'float32':
+      result, wanted = result - table, wanted - table
+  result, wanted = (x.astype(jnp.float32) for x in (result, wanted))
+  distance = float(jnp.linalg.norm(result - wanted) / jnp.linalg.norm(wanted))
+  return dict(distance=distance, ok=distance <= TOLERANCE[case['dtype']])
+
+
+def of_torch(case, table, ids, grads, rehearse) -> dict:
   """torch's EmbeddingBag; sparse gradients and torch.optim for the update."""
   import torch
 
+  what = case['what']
   device = 'cpu' if rehearse else 'cuda'
   table, ids, grads = (
     torch.from_numpy(x).to(device) for x in (table, ids, grads)

@@ -65,7 +65,7 @@ def work(case: dict, args) -> dict:
   loop = jax.jit(measure.looped(turn))
   compiled = loop.lower(1, counter, arrays).compile()
   row = dict(compile_s=time.perf_counter() - begin)
-  seconds = measure.time_calls(
+  seconds = kit.locked(measure.time_calls)(
     lambda turns: jax.block_until_ready(compiled(turns, counter, arrays)),
     0.0 if args.rehearse else 0.3,
   )

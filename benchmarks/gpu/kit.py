@@ -211,6 +211,9 @@ def _replace_triton():
   try:
     from pallas_kernels import dispatch
     from pallas_kernels.hstu_attention import api, xla
+    from pallas_kernels.jagged_embedding import api as embedding
+    from pallas_kernels.jagged_embedding import xla as embedding_xla
   except ImportError:
     return  # a module that needs no JAX, where there is none
   api.BACKENDS['triton'] = dispatch.Backend(xla.attention)
+  embedding.BACKENDS['triton'] = dispatch.Backend(lambda: embedding_xla)

@@ -16,6 +16,21 @@ MASKS = {
   'targets, context': (dict(targets=16, contextual=3), {}),
   'window, tail': (dict(window=48, full_tail=16), {}),
   'cached keys': (dict(queries=32), {}),
+  'window, prefix': (dict(window=48, prefix=20), {}),
+  # Few buckets a tile, so that the kernels need not look into the table.
+  'long': (dict(heads=4), dict(sizes=[1500, 700, 1, 64])),
+  'long, softmax': (
+    dict(heads=4),
+    dict(sizes=[1500, 700, 1, 64], mode='softmax'),
+  ),
+  'long, targets': (
+    dict(heads=4, targets=100, contextual=3),
+    dict(sizes=[1300, 800, 5]),
+  ),
+  'times in any order': (
+    dict(heads=4),
+    dict(sizes=[900, 500], times='any order'),
+  ),
   'softmax': ({}, dict(mode='softmax')),
   'dropout': ({}, dict(dropout=0.25)),
   'normaliser a query': ({}, dict(normaliser='queries')),
@@ -104,26 +119,33 @@ def machine() -> dict:
 
 def arguments(case: dict, tiny: bool) -> dict:
   """Of `hstu_attention`."""
+  import jax
   import jax.numpy as jnp
 
   from pallas_kernels.hstu_attention import shapes
 
   changes, call = MASKS.get(case['mask'], ({}, {}))
-  sizes = [40, 3, 0, 20] if tiny else [300, 3, 0, 129, 64, 200, 257]
+  call = dict(call)
+  sizes = call.pop('sizes', [300, 3, 0, 129, 64, 200, 257])
+  times = call.pop('times', None)
+  if tiny:
+    sizes = [40, 3, 0, 20]
   width = min(case['width'], 32) if tiny else case['width']
   if tiny:
     changes = {n: min(x, 8) for n, x in changes.items()}
+  changes = dict(heads=2) | changes
   shape = shapes.Shape(
     len(sizes),
     max(sizes),
-    2,
-    width,
-    width,
+    dqk=width,
+    dv=width,
     position_bias=case['bias'] in ('both', 'position'),
     time_bias=case['bias'] in ('both', 'time'),
     **changes,
   )
   inputs = shapes.inputs(shape, dtype=case['dtype'], sizes=sizes) | call
+  if times:
+    inputs['time'] = jax.random.permutation(jax.random.key(3), inputs['time'])
   if 'dropout' in call:
     inputs['dropout_seed'] = jnp.uint32(7)
   if call.get('normaliser') == 'queries':

@@ -2,59 +2,76 @@
 
 8,192 tokens at most, fill 0.5, with both biases and without; each kernel alone.
 Processes compile side by side, and what is timed holds a lock. The rows name
-the sizes; put the best into `pallas_kernels/hstu_attention/blocks.py`.
+the sizes; `python -m benchmarks.gpu.tune --best DIR` puts the best into
+`pallas_kernels/hstu_attention/tuned.json`, which this checkout then uses.
 """
+
+import json
+import math
+import pathlib
+import sys
 
 from benchmarks.gpu import kit, measure, programs
 
-# Width of the heads -> kernel -> (block_q, block_k, warps, stages), ...
+# Biases -> width of the heads -> kernel -> (block_q, block_k, warps, stages)
+# and, with biases, heads of a program.
 CHOICES = {
-  128: {
-    'forward': (
-      (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2),
-      (64, 64, 4, 3), (64, 128, 4, 2), (128, 32, 8, 3), (64, 32, 4, 3),
-    ),
-    'backward_queries': (
-      (64, 64, 4, 2), (128, 64, 8, 2), (64, 32, 4, 2), (128, 32, 8, 2),
-      (64, 64, 4, 1), (64, 64, 8, 2),
-    ),
-    'backward_keys': (
-      (64, 64, 8, 2), (64, 128, 8, 2), (32, 128, 8, 2), (32, 64, 4, 2),
-      (64, 64, 4, 2), (32, 64, 8, 2), (32, 128, 8, 3),
-    ),
-    'backward_bias': (
-      (64, 64, 8, 2), (64, 64, 8, 3), (64, 64, 4, 2), (128, 128, 8, 1),
-      (32, 32, 4, 2), (32, 32, 4, 3),
-    ),
+  'both': {
+    128: {
+      'forward': (
+        (64, 64, 4, 2, 1), (64, 32, 4, 2, 1), (64, 32, 4, 3, 1),
+        (64, 32, 4, 2, 2), (64, 64, 4, 3, 1),
+      ),
+      'backward_queries': (
+        (64, 64, 4, 2, 1), (64, 32, 4, 2, 1), (64, 64, 4, 1, 1),
+      ),
+      'backward_keys': (
+        (64, 64, 4, 2, 1), (32, 64, 4, 2, 1), (64, 128, 8, 2, 1),
+        (64, 64, 4, 1, 1),
+      ),
+      'backward_bias': (
+        (64, 64, 8, 3, 1), (64, 64, 4, 1, 1), (64, 64, 8, 1, 1),
+        (64, 64, 4, 2, 1),
+      ),
+    },
+    64: {
+      'forward': (
+        (64, 64, 4, 2, 2), (64, 32, 4, 2, 1), (64, 32, 4, 2, 2),
+        (64, 32, 4, 2, 4), (64, 64, 4, 2, 1),
+      ),
+      'backward_queries': (
+        (64, 64, 4, 2, 2), (64, 32, 4, 2, 2), (64, 64, 4, 2, 1),
+      ),
+      'backward_keys': (
+        (32, 64, 4, 2, 2), (64, 64, 4, 2, 1), (64, 64, 4, 2, 2),
+      ),
+      'backward_bias': (
+        (64, 64, 8, 2, 2), (64, 64, 8, 3, 2), (64, 64, 8, 3, 1),
+        (64, 64, 4, 2, 1),
+      ),
+    },
   },
-  64: {
-    'forward': (
-      (128, 64, 8, 3), (128, 64, 8, 2), (128, 128, 8, 2), (64, 64, 4, 2),
-      (64, 64, 4, 3), (64, 128, 4, 2),
-    ),
-    'backward_queries': (
-      (128, 64, 8, 2), (64, 64, 4, 2), (64, 128, 4, 2), (64, 32, 4, 2),
-    ),
-    'backward_keys': (
-      (64, 128, 8, 2), (64, 64, 4, 2), (64, 64, 8, 2), (32, 128, 8, 2),
-      (128, 64, 4, 2), (128, 128, 8, 2), (32, 64, 4, 2),
-    ),
-    'backward_bias': (
-      (64, 64, 8, 2), (64, 64, 8, 3), (64, 64, 4, 2), (128, 128, 8, 1),
-      (32, 32, 4, 2), (32, 32, 4, 3),
-    ),
+  'none': {
+    128: {
+      'forward': ((64, 64, 4, 3), (64, 32, 4, 3)),
+      'backward_queries': ((64, 64, 4, 2),),
+      'backward_keys': ((64, 128, 8, 2), (64, 64, 4, 2)),
+    },
+    64: {
+      'forward': ((64, 64, 4, 3), (64, 32, 4, 3)),
+      'backward_queries': ((64, 64, 4, 2),),
+      'backward_keys': ((64, 64, 4, 2),),
+    },
   },
 }  # fmt: skip
 
 
 def cases(args):
   found = []
-  for bias in ('both', 'none'):
-    for width, kernels in CHOICES.items():
+  for bias, widths in CHOICES.items():
+    for width, kernels in widths.items():
       for kernel, sizes in kernels.items():
         for size in sizes:
-          if bias == 'none' and kernel == 'backward_bias':
-            continue
           found.append(
             dict(
               case=f'{bias} {width} {kernel} ' + '-'.join(map(str, size)),
@@ -75,11 +92,9 @@ def work(case, args):
 
   from pallas_kernels.hstu_attention import blocks
 
-  name = case['what'].removeprefix('kernel ')
   # All widths look the sizes up in this table.
-  keys = ('block_q', 'block_k', 'warps', 'stages')
   for table in blocks.TABLE['triton', 'default'].values():
-    table[name] = dict(zip(keys, case['sizes'], strict=True))
+    table[name_sizes(case)] = _options(case['sizes'])
   padded = 8192 if args.rehearse else measure.PADDED_TOKENS
   turn, counter, arrays, flops = programs.program(case, padded)
   run = jax.jit(measure.looped(turn)).lower(1, counter, arrays).compile()
@@ -87,10 +102,55 @@ def work(case, args):
     lambda turns: jax.block_until_ready(run(turns, counter, arrays)),
     0.0 if args.rehearse else 0.12,
   )
-  return dict(ms=1e3 * seconds, tflops=flops / seconds / 1e12)
+  kind = jax.devices()[0].device_kind
+  return dict(ms=1e3 * seconds, tflops=flops / seconds / 1e12, device=kind)
+
+
+def name_sizes(case) -> str:
+  """The kernel as `blocks.TABLE` names its sizes."""
+  kernel = case['what'].removeprefix('kernel ')
+  if case['bias'] == 'none' or kernel == 'backward_bias':
+    return kernel
+  return f'{kernel} biased'
+
+
+def _options(sizes) -> dict:
+  keys = ('block_q', 'block_k', 'warps', 'stages', 'group')
+  return dict(zip(keys, (*sizes, 1)[:5], strict=True))
+
+
+def use_best(folder: str) -> None:
+  """Puts the fastest of the measured sizes into `tuned.json`.
+
+  Args:
+    folder: where the rows of this module are.
+  """
+  from pallas_kernels.hstu_attention import blocks
+
+  lines = (pathlib.Path(folder) / 'tune.jsonl').read_text().splitlines()
+  best: dict[tuple, dict] = {}
+  for row in map(json.loads, lines):
+    key = row.get('width'), name_sizes(row) if 'what' in row else None
+    if row.get('ms') and row['ms'] < best.get(key, {}).get('ms', math.inf):
+      best[key] = row
+  for (width, name), row in best.items():
+    options = blocks.lookup('triton', row['device'], width, width)
+    options[name] = _options(row['sizes'])
+    blocks.save('triton', row['device'], width, options)
+    blocks.use('triton', row['device'], width, options)
+    print(width, name, row['sizes'], f'{row["ms"]:.3f} ms')
 
 
 if __name__ == '__main__':
-  kit.main(
-    'benchmarks.gpu.tune', __doc__, cases, work, minutes=3, limit=60, workers=8
-  )
+  if sys.argv[1:2] == ['--best']:
+    use_best(sys.argv[2])
+  else:
+    kit.main(
+      'benchmarks.gpu.tune',
+      __doc__,
+      cases,
+      work,
+      minutes=3,
+      limit=60,
+      workers=8,
+    )

@@ -12,8 +12,12 @@ import pathlib
 TUNED = pathlib.Path(__file__).with_name('tuned.json')
 
 
-def _triton(block_q: int, block_k: int, warps: int, stages: int) -> dict:
-  return dict(block_q=block_q, block_k=block_k, warps=warps, stages=stages)
+def _triton(
+  block_q: int, block_k: int, warps: int, stages: int, group: int = 1
+) -> dict:
+  return dict(
+    block_q=block_q, block_k=block_k, warps=warps, stages=stages, group=group
+  )
 
 
 # (backend, kind of device, 'rocm' or 'default') -> options of the backend, or
@@ -23,21 +27,27 @@ TABLE = {
   # Interpreted on the CPU, where a test wants several blocks of few tokens.
   ('interpret', 'default'): {'block_q': 64, 'block_k': 32},
   # By the wider of dqk and dv, for bfloat16 (four times as wide for float32),
-  # then by kernel. Up to 128, what was fastest on an H100, with both biases and
+  # then by kernel; 'biased' are those with a bias, where they have sizes of
+  # their own. Up to 128, what was fastest on an H100, with both biases and
   # without (backward_bias and the wider heads were not tried there: sizes at
   # which the compiler spills few registers or none).
   ('triton', 'default'): {
     64: {
       'forward': _triton(64, 64, 4, 3),
-      'backward_queries': _triton(64, 32, 4, 2),
+      'forward biased': _triton(64, 64, 4, 2, 2),
+      'backward_queries': _triton(64, 64, 4, 2),
+      'backward_queries biased': _triton(64, 64, 4, 2, 2),
       'backward_keys': _triton(64, 64, 4, 2),
-      'backward_bias': _triton(64, 64, 8, 2),
+      'backward_keys biased': _triton(32, 64, 4, 2, 2),
+      'backward_bias': _triton(64, 64, 8, 2, 2),
     },
     128: {
       'forward': _triton(64, 64, 4, 3),
+      'forward biased': _triton(64, 64, 4, 2),
       'backward_queries': _triton(64, 64, 4, 2),
       'backward_keys': _triton(64, 128, 8, 2),
-      'backward_bias': _triton(64, 64, 8, 2),
+      'backward_keys biased': _triton(64, 64, 4, 2),
+      'backward_bias': _triton(64, 64, 8, 3),
     },
     256: {
       'forward': _triton(64, 32, 8, 2),

@@ -21,9 +21,6 @@ from pallas_kernels.hstu_attention.reference import time_bucket
 from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 from pallas_kernels.jagged import api as jagged
 
-# Of `time_cells`: the exponents of 0 to 2**31, each with two bits more.
-CELLS = 640
-
 
 def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
   """Computes `api.hstu_attention` with the Triton kernels."""
@@ -71,13 +68,15 @@ def inputs_of(spec: Spec, tensors: Tensors, context: Context) -> tuple:
   no_time = jnp.zeros(1, jnp.int32)
   timed = time_bias is not None
   seed = context.dropout_seed
+  cuda = dispatch.platform() == 'cuda'
+  half = 0.5 if gpu_plan.is_halved(spec, q.dtype.name, cuda) else 1.0
   return (
     q,
     k,
     v,
     sequences,
-    nothing if position_bias is None else position_bias.astype(float32),
-    time_cells(time_bias) if timed else nothing,
+    nothing if position_bias is None else position_pairs(half * position_bias),
+    time_cells(half * time_bias, is_ordered(context)) if timed else nothing,
     context.query_time.astype(jnp.int32) if timed else no_time,
     context.time.astype(jnp.int32) if timed else no_time,
     nothing if context.normaliser is None else context.normaliser,
@@ -128,7 +127,21 @@ def sequence_table(
   return jnp.stack(table, axis=1).astype(jnp.int32)[jnp.argsort(-length)]
 
 
-def time_cells(time_bias: jax.Array) -> jax.Array:
+def position_pairs(position_bias: jax.Array) -> jax.Array:
+  """The position table as the kernels read it: neighbours by one load.
+
+  Args:
+    position_bias: `[entries]`.
+
+  Returns:
+    `[entries + 1, 2]` float32: entries j - 1 and j, the first and the last one
+    twice.
+  """
+  table = jnp.pad(position_bias.astype(jnp.float32), 1, mode='edge')
+  return jnp.stack([table[:-1], table[1:]], 1)
+
+
+def time_cells(time_bias: jax.Array, ordered: jax.Array) -> jax.Array:
   """The time table as the kernels read it: one load for each pair of tokens.
 
   A bucket is a logarithm. Exponent and two bits of the mantissa of a time
@@ -137,17 +150,47 @@ def time_cells(time_bias: jax.Array) -> jax.Array:
 
   Args:
     time_bias: `[buckets]`.
+    ordered: whether the times are, from `is_ordered`.
 
   Returns:
-    `[640, 4]` float32, a row for each value of exponent and bits: where the
-    upper bucket begins, the lower bucket's entry, the upper bucket's entry, the
-    lower bucket's number, as an int32.
+    `[640 + buckets + steps, 4]` float32. A row for each value of exponent and
+    bits: where the upper bucket begins, the lower bucket's entry, the upper
+    bucket's entry, the lower bucket's number, as an int32. Then one for each
+    bucket, and a few that never begin: the least difference in it, as an int32;
+    its entry; whether the times are ordered.
   """
-  limit, bucket = cell_boundaries(time_bias.shape[0])
+  buckets = time_bias.shape[0]
+  limit, bucket = cell_boundaries(buckets)
   entries = time_bias.astype(jnp.float32)
-  upper = np.minimum(bucket + 1, time_bias.shape[0] - 1)
+  upper = np.minimum(bucket + 1, buckets - 1)
   number = bucket.astype(np.int32).view(np.float32)  # its bits
-  return jnp.stack([limit, entries[bucket], entries[upper], number], 1)
+  cells = jnp.stack([limit, entries[bucket], entries[upper], number], 1)
+  starts = bucket_starts(buckets).view(np.float32)
+  starts = np.pad(starts, (0, gpu_plan.STEPS), mode='edge')
+  steps = [
+    jnp.asarray(starts),
+    jnp.pad(entries, (0, gpu_plan.STEPS), mode='edge'),
+    jnp.broadcast_to(ordered.astype(jnp.float32), starts.shape),
+    jnp.zeros(starts.shape, jnp.float32),
+  ]
+  return jnp.concatenate([cells, jnp.stack(steps, 1)])
+
+
+def is_ordered(context: Context) -> jax.Array:
+  """Whether the times of keys and of queries grow in every sequence."""
+  asking = context.query_lengths
+  asking = context.lengths if asking is None else asking
+  keys = _grows(context.time, context.lengths)
+  return keys & _grows(context.query_time, asking)
+
+
+def _grows(times, lengths):
+  tokens = times.shape[0]
+  starts = jnp.clip(jagged.offsets(lengths.astype(jnp.int32)), 0, tokens)
+  # Padding follows the last sequence, and is not looked at.
+  number = jnp.arange(tokens, dtype=jnp.int32)
+  free = (number >= jnp.sum(lengths)).at[starts].set(True, mode='drop')
+  return jnp.all(free | (times >= jnp.roll(times, 1)))
 
 
 @functools.cache
@@ -160,7 +203,7 @@ def cell_boundaries(buckets: int) -> tuple[np.ndarray, np.ndarray]:
   Args:
     buckets: entries of the time table.
   """
-  cells = np.arange(CELLS + 1, dtype=np.uint32)
+  cells = np.arange(gpu_plan.CELLS + 1, dtype=np.uint32)
   # The least number of each cell, as the bits of a float32.
   first = cells << 21
   # A difference of 0 is one of 1; none lies between, none beyond 2**31.
@@ -177,6 +220,26 @@ def cell_boundaries(buckets: int) -> tuple[np.ndarray, np.ndarray]:
     low = np.where(reached, low, np.minimum(middle + 1, high))
   limit = np.where(begins, high.view(np.float32), np.float32(np.inf))
   return limit, bucket[:-1]
+
+
+@functools.cache
+def bucket_starts(buckets: int) -> np.ndarray:
+  """`[buckets]` int32: the least time difference in each bucket.
+
+  The largest int32 where there is none.
+
+  Args:
+    buckets: entries of the time table.
+  """
+  wanted = np.arange(buckets)
+  low = np.zeros(buckets, np.int64)
+  high = np.full(buckets, np.iinfo(np.int32).max, np.int64)
+  while np.any(low < high):
+    middle = (low + high) // 2
+    reached = _bucket_of(_bits(middle), buckets) >= wanted
+    high = np.where(reached, middle, high)
+    low = np.where(reached, low, middle + 1)
+  return low.astype(np.int32)
 
 
 def _bits(number: float) -> np.uint32:

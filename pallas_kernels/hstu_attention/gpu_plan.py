@@ -4,6 +4,7 @@
 the compile benchmark to Triton's compiler. Nothing here imports triton.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -14,6 +15,8 @@ from pallas_kernels.hstu_attention import blocks, masks
 from pallas_kernels.hstu_attention.spec import Spec
 
 KERNELS = ('forward', 'backward_queries', 'backward_keys', 'backward_bias')
+CELLS = 640  # of the time table: exponents of 0 to 2**31, two bits more each
+STEPS = 3  # boundaries of buckets in a tile that is worth no look at the cells
 LEAST_WIDTH = 16  # a tile of a matrix product has at least so many columns
 BIAS_PROGRAMS = 1056  # wanted, two waves of four on each part of an H100
 
@@ -26,6 +29,7 @@ class Constants(NamedTuple):
     block_k: keys a tile.
     blocks: programs for each sequence and head.
     heads: H.
+    group: heads of a program, whose scores have the same bias.
     dqk: width of a query.
     dv: width of a value.
     width_qk: dqk, padded to a power of two.
@@ -34,6 +38,7 @@ class Constants(NamedTuple):
     alpha: factor of the dot product.
     scale: factor of the output: one over the static normaliser and over the
       share of weights that dropout keeps.
+    slope: factor of the gradient of the scores.
     per_query: whether there is a divisor for each query.
     zero: entry of the position table for a difference of 0; -1 for no table.
     buckets: entries of the time table; 0 for none.
@@ -45,7 +50,10 @@ class Constants(NamedTuple):
       window, context and history together; 0 for none.
     drop_below: hashes below it are dropped; 0 for no dropout.
     precision: precision of float32 products: 'ieee' or 'tf32'.
-    tanh: whether the sigmoid is taken from the approximate tanh of the chip.
+    halved: whether the kernels halve the scores, of which the chip's
+      approximate tanh gives the sigmoid; the tables must be halved, too.
+    cells: rows of the table of cells, before those about the buckets.
+    steps: boundaries of buckets in a tile that is worth no look at the cells.
     ptx: whether instructions of NVIDIA's chips may be written as such.
     ahead: backward_bias: how many differences are negative.
     shares: backward_bias: programs a difference.
@@ -57,6 +65,7 @@ class Constants(NamedTuple):
   block_k: int
   blocks: int
   heads: int
+  group: int
   dqk: int
   dv: int
   width_qk: int
@@ -64,6 +73,7 @@ class Constants(NamedTuple):
   silu: bool
   alpha: float
   scale: float
+  slope: float
   per_query: bool
   zero: int
   buckets: int
@@ -74,7 +84,9 @@ class Constants(NamedTuple):
   prefix: int
   drop_below: int
   precision: str
-  tanh: bool
+  halved: bool
+  cells: int
+  steps: int
   ptx: bool
   ahead: int = 0
   shares: int = 1
@@ -148,11 +160,14 @@ def launch(
   # The default sizes need more shared memory than AMD has.
   if not cuda and ('triton', device_kind) not in blocks.TABLE:
     device_kind = 'rocm'
-  sizes = blocks.lookup(
+  by_kernel = blocks.lookup(
     'triton', device_kind, call.dqk * numbers, call.dv * numbers
-  )[kernel]
+  )
+  sizes = by_kernel[kernel]
+  if call.positions or call.buckets:
+    sizes = by_kernel.get(f'{kernel} biased', sizes)
   base = _constants(spec, call, sizes, cuda)
-  sequences = call.batch * call.heads
+  sequences = call.batch * call.heads // base.group
   float32 = jnp.float32
   q_shape = (call.queries, call.heads, call.dqk)
   if kernel in ('forward', 'backward_queries'):
@@ -218,11 +233,13 @@ def _constants(
   scale = 1.0 / (1.0 - spec.dropout)
   if silu and spec.normaliser is not None:
     scale /= spec.normaliser
+  halved = is_halved(spec, call.dtype, cuda)
   return Constants(
     block_q=sizes['block_q'],
     block_k=sizes['block_k'],
     blocks=1,
     heads=call.heads,
+    group=_group(call, sizes),
     dqk=call.dqk,
     dv=call.dv,
     # A tile of Triton has a power of two of columns.
@@ -231,6 +248,7 @@ def _constants(
     silu=silu,
     alpha=spec.alpha,
     scale=scale,
+    slope=scale / 2 if halved else scale,
     per_query=silu and spec.normaliser is None,
     # The middle of a table of 2n - 1 entries.
     zero=call.positions // 2 if call.positions else -1,
@@ -242,10 +260,30 @@ def _constants(
     prefix=masks.prefix_tokens(spec),
     drop_below=int(spec.dropout * 2**32),
     precision=_precision(),
-    # Its error of 2^-11 drowns in the rounding of the weights to bfloat16.
-    tanh=cuda and call.dtype == 'bfloat16',
+    halved=halved,
+    cells=CELLS,
+    steps=STEPS,
     ptx=cuda,
   )
+
+
+def is_halved(spec: Spec, dtype: str, cuda: bool) -> bool:
+  """Whether the kernels want half of the tables; see `Constants.halved`.
+
+  Args:
+    spec: options of the call.
+    dtype: of q, k and v.
+    cuda: whether the device is NVIDIA's.
+  """
+  # Its error of 2^-11 drowns in the rounding of the weights to bfloat16.
+  return cuda and dtype == 'bfloat16' and spec.mode == 'silu'
+
+
+def _group(call: CallShapes, sizes: dict) -> int:
+  """Heads of a program: what has no bias gains nothing by several."""
+  if not (call.positions or call.buckets):
+    return 1
+  return math.gcd(call.heads, sizes.get('group', 1))
 
 
 def _precision() -> str:

@@ -10,21 +10,30 @@ both tables: their gradients are added up before anything is done with them.
 
 Buckets are logarithms, so those of one tile are close together, except near the
 diagonal: one masked sum for each of them costs little on long histories.
+
+A turn of the loop takes `s.group` heads. Bias and gradient of a tile wait in
+registers while its heads go by, in one loop, so that loads run ahead of it.
 """
 
 import triton
 import triton.language as tl
 
-from pallas_kernels.hstu_attention.triton_tiles import (
+from pallas_kernels.hstu_attention.triton_bias_tiles import (
   bias_of,
+  buckets_of,
+  step_of,
+  time_bucket,
+  time_span,
+  times_of,
+)
+from pallas_kernels.hstu_attention.triton_tiles import (
+  halve,
   load_rows,
   make_filled,
   row_sums,
   score_gradient,
   scores_of,
   sequence,
-  time_bucket,
-  times_of,
   visibility_mask,
   zeros,
 )
@@ -85,41 +94,42 @@ def backward_bias(
 
   A program is a difference and a share of all sequences.
   """
+  group: tl.constexpr = s.group
   program = tl.program_id(0)
   difference = program // s.shares - s.ahead
   tables = (position_table, time_cells, seed)
   inside = tl.arange(0, s.block_q)
-  slot = tl.arange(0, s.time_width)
+  parts: tl.constexpr = s.heads // s.group
   acc = zeros(s.block_q, s.block_q)
   time_acc = make_filled(s.time_width, 0.0)
+  bias = zeros(s.block_q, s.block_q)
+  gradient = zeros(s.block_q, s.block_q)
   # Every program walks its sequences in the same order each time, so the sums
   # are the same from run to run.
   for item in range(program % s.shares, s.items, s.shares):
-    # The heads are walked below.
     place = sequence(sequences, item * s.heads, s)
     start, query_base, length, skipped, history, _ = place
     first, gap, after, last = _rows(difference, place, s)
-    for step in range(first, last - (after - gap)):
+    turns = (last - (after - gap) - first) * parts
+    for turn in range(0, turns):
+      step = first + turn // parts
+      part = turn % parts
       block = tl.where(step < gap, step, step + (after - gap))
-      row = block * s.block_q + inside
-      key = (block - difference) * s.block_q + inside
+      row0 = block * s.block_q
+      key0 = (block - difference) * s.block_q
+      if part == 0:
+        row_time, key_times, spans = _times(
+          query_time, key_time, place, row0, key0, s
+        )
+        bias = bias_of(
+          row0, key0, row_time, key_times, spans, place, tables, True, True, s
+        )
+      row = row0 + inside
+      key = key0 + inside
       real = (row >= skipped) & (row < length)
       there = key < length
-      row_time = times_of(query_time, query_base, row, real, True, s)[:, None]
-      key_times = times_of(key_time, start, key, there, True, s)[None, :]
-      bias = bias_of(
-        row[:, None],
-        key[None, :],
-        row_time,
-        key_times,
-        place,
-        tables,
-        True,
-        s,
-      )
-      # The heads share the tables, and so all that follows this loop.
-      gradient = zeros(s.block_q, s.block_q)
-      for head in range(0, s.heads):
+      for one in tl.static_range(group):
+        head = part * s.group + one
         gradient += _head_gradient(
           q,
           k,
@@ -136,37 +146,92 @@ def backward_bias(
           tables,
           s,
         )
-      # Last, so that whatever lies beyond the sequence is dropped.
-      seen = visibility_mask(row[:, None], key[None, :], history, s)
-      seen = seen & real[:, None]
-      gradient = tl.where(seen, gradient, 0.0)
-      # The rows end up in one sum, so each is divided before.
-      if s.per_query:
-        at = normaliser + (query_base + row)
-        gradient /= tl.load(at, mask=real, other=1.0)[:, None]
-      if s.zero >= 0:
-        if s.targets:
-          # Targets read the table elsewhere than their distance says.
-          acc += tl.where((row < history)[:, None], gradient, 0.0)
-        else:
-          acc += gradient
-      if s.buckets:
-        # Masked pairs have a gradient of zero but any bucket: they would make
-        # the range of buckets longer.
-        bucket = time_bucket(row_time, key_times, time_cells, s)
-        lowest = tl.min(tl.where(seen, bucket, s.buckets))
-        highest = tl.max(tl.where(seen, bucket, -1))
-        for one in range(lowest, highest + 1):
-          part = tl.sum(tl.where(bucket == one, gradient, 0.0))
-          time_acc += tl.where(slot == one, part, 0.0)
+      if part == parts - 1:
+        # Last, so that whatever lies beyond the sequence is dropped.
+        seen = visibility_mask(row[:, None], key[None, :], history, s)
+        seen = seen & real[:, None]
+        gradient = tl.where(seen, gradient, 0.0)
+        # The rows end up in one sum, so each is divided before.
+        if s.per_query:
+          at = normaliser + (query_base + row)
+          gradient /= tl.load(at, mask=real, other=1.0)[:, None]
+        if s.zero >= 0:
+          if s.targets:
+            # Targets read the table elsewhere than their distance says.
+            acc += tl.where((row < history)[:, None], gradient, 0.0)
+          else:
+            acc += gradient
+        if s.buckets:
+          row_time, key_times, spans = _times(
+            query_time, key_time, place, row0, key0, s
+          )
+          time_acc = _add_by_bucket(
+            time_acc,
+            gradient,
+            seen,
+            row_time[:, None],
+            key_times[None, :],
+            spans,
+            time_cells,
+            s,
+          )
+        gradient = zeros(s.block_q, s.block_q)
   if s.zero >= 0:
     tile = inside[:, None] * s.block_q + inside[None, :]
     # Tiles of all programs together may have more numbers than int32 counts.
     at = dposition + program.to(tl.int64) * (s.block_q * s.block_q)
-    tl.store(at + tile, acc * s.scale)
+    tl.store(at + tile, acc * s.slope)
   if s.buckets:
     at = dtime + program * s.time_width
-    tl.store(at + slot, time_acc * s.scale)
+    tl.store(at + tl.arange(0, s.time_width), time_acc * s.slope)
+
+
+@triton.jit
+def _times(query_time, key_time, place, row0, key0, s: tl.constexpr):
+  """Times of the two sides of a tile, and the first and last of each."""
+  start, query_base, length, skipped, history, _ = place
+  row = row0 + tl.arange(0, s.block_q)
+  key = key0 + tl.arange(0, s.block_q)
+  real = (row >= skipped) & (row < length)
+  row_time = times_of(query_time, query_base, row, real, True, s)
+  key_times = times_of(key_time, start, key, key < length, True, s)
+  first = tl.maximum(row0, skipped)
+  row_end = tl.minimum(row0 + s.block_q, length)
+  key_end = tl.minimum(key0 + s.block_q, length)
+  spans = (
+    time_span(query_time, query_base, first, row_end, s),
+    time_span(key_time, start, key0, key_end, s),
+  )
+  return row_time, key_times, spans
+
+
+@triton.jit
+def _add_by_bucket(
+  time_acc, gradient, seen, row_time, key_time, spans, cells, s: tl.constexpr
+):
+  """Adds a tile's gradients to those of their buckets, `[time_width]`."""
+  slot = tl.arange(0, s.time_width)
+  steps = cells + s.cells * 4
+  known, most, low, high = buckets_of(spans[0], spans[1], steps, s)
+  if known & (high - low <= s.steps):
+    rest = gradient
+    for one in range(low, high):
+      start, _ = step_of(steps, one + 1)
+      reach = row_time - tl.minimum(start, most + 1)
+      above = tl.where(reach >= key_time, rest, 0.0)
+      time_acc += tl.where(slot == one, tl.sum(rest - above), 0.0)
+      rest = above
+    time_acc += tl.where(slot == high, tl.sum(rest), 0.0)
+  else:
+    # Masked pairs have a gradient of zero but any bucket: they would make the
+    # range of buckets longer.
+    bucket = time_bucket(row_time, key_time, cells, s)
+    lowest = tl.min(tl.where(seen, bucket, s.buckets))
+    highest = tl.max(tl.where(seen, bucket, -1))
+    for one in range(lowest, highest + 1):
+      part = tl.sum(tl.where(bucket == one, gradient, 0.0))
+      time_acc += tl.where(slot == one, part, 0.0)
+  return time_acc
 
 
 @triton.jit
@@ -186,7 +251,7 @@ def _head_gradient(
   tables,
   s: tl.constexpr,
 ):
-  """The gradient of one head's scores but for `s.scale`, without a mask."""
+  """The gradient of one head's scores but for `s.slope`, without a mask."""
   start, query_base, length, skipped, history, head = place
   q_tile = load_rows(
     q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
@@ -199,12 +264,13 @@ def _head_gradient(
   )
   v_tile = load_rows(v, start, key, there, head, s.heads, s.dv, s.width_v, True)
   _, gradient = score_gradient(
-    scores_of(q_tile, k_tile, bias, s),
+    scores_of(halve(q_tile, s), k_tile, bias, s),
     tl.dot(do_tile, tl.trans(v_tile), input_precision=s.precision),
     row[:, None],
     key[None, :],
     row_sums(lse, query_base, row, real, head, float('inf'), s)[:, None],
     row_sums(delta, query_base, row, real, head, 0.0, s)[:, None],
+    there,
     place,
     tables,
     False,

@@ -6,13 +6,18 @@ Importing this file imports triton; `gpu.py` does so when a kernel is called.
 import triton
 import triton.language as tl
 
+from pallas_kernels.hstu_attention.triton_bias_tiles import (
+  bias_of,
+  time_span,
+  times_of,
+)
 from pallas_kernels.hstu_attention.triton_ranges import (
   masked_row,
   masked_rows,
   rows_of_keys,
 )
 from pallas_kernels.hstu_attention.triton_tiles import (
-  bias_of,
+  halve,
   load_rows,
   make_filled,
   row_sums,
@@ -20,25 +25,23 @@ from pallas_kernels.hstu_attention.triton_tiles import (
   scores_of,
   sequence,
   store_rows,
-  times_of,
+  visibility_mask,
   zeros,
 )
 
 
 @triton.jit
-def _keys_tile(
-  dk_acc,
-  dv_acc,
-  target_acc,
-  k_tile,
-  v_tile,
+def _keys_head(
+  state,
+  tiles,
   q,
   dout,
   place,
+  row,
   key,
-  key_times,
-  row0,
-  query_time,
+  real,
+  bias,
+  seen,
   normaliser,
   lse,
   delta,
@@ -46,21 +49,10 @@ def _keys_tile(
   masked: tl.constexpr,
   s: tl.constexpr,
 ):
-  """Adds what one tile of queries gives to a block of keys."""
+  """Adds what one tile of queries gives to a block of keys of one head."""
   start, query_base, length, skipped, history, head = place
-  row = row0 + tl.arange(0, s.block_q)
-  real = (row >= skipped) & (row < length)
-  # Keys by queries, so that neither product below needs a transposition.
-  bias = bias_of(
-    row[None, :],
-    key[:, None],
-    times_of(query_time, query_base, row, real, True, s)[None, :],
-    key_times[:, None],
-    place,
-    tables,
-    masked,
-    s,
-  )
+  dk_acc, dv_acc, target_acc = state
+  k_tile, v_tile = tiles
   q_tile = load_rows(
     q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
   )
@@ -74,6 +66,7 @@ def _keys_tile(
     key[:, None],
     row_sums(lse, query_base, row, real, head, float('inf'), s)[None, :],
     row_sums(delta, query_base, row, real, head, 0.0, s)[None, :],
+    seen,
     place,
     tables,
     masked,
@@ -99,6 +92,82 @@ def _keys_tile(
 
 
 @triton.jit
+def _times_of_rows(place, row0, query_time, s: tl.constexpr):
+  """Times of a tile's queries, and those of the first and the last."""
+  start, query_base, length, skipped, history, head = place
+  row = row0 + tl.arange(0, s.block_q)
+  real = (row >= skipped) & (row < length)
+  first = tl.maximum(row0, skipped)
+  end = tl.minimum(row0 + s.block_q, length)
+  times = times_of(query_time, query_base, row, real, True, s)
+  return times, time_span(query_time, query_base, first, end, s)
+
+
+@triton.jit
+def _keys_tile(
+  states,
+  tiles,
+  q,
+  dout,
+  place,
+  keys,
+  row0,
+  times,
+  normaliser,
+  lse,
+  delta,
+  tables,
+  masked: tl.constexpr,
+  s: tl.constexpr,
+):
+  """Adds what one tile of queries gives to a block of keys."""
+  group: tl.constexpr = s.group
+  start, query_base, length, skipped, history, head = place
+  key0, key, key_times, key_span = keys
+  row = row0 + tl.arange(0, s.block_q)
+  real = (row >= skipped) & (row < length)
+  # Keys by queries, so that neither product below needs a transposition.
+  bias = bias_of(
+    row0,
+    key0,
+    times[0],
+    key_times,
+    (times[1], key_span),
+    place,
+    tables,
+    False,
+    masked,
+    s,
+  )
+  if masked:
+    seen = visibility_mask(row[None, :], key[:, None], history, s)
+  else:
+    seen = real
+  found = ()
+  for one in tl.static_range(group):
+    state = _keys_head(
+      states[one],
+      tiles[one],
+      q,
+      dout,
+      (start, query_base, length, skipped, history, head + one),
+      row,
+      key,
+      real,
+      bias,
+      seen,
+      normaliser,
+      lse,
+      delta,
+      tables,
+      masked,
+      s,
+    )
+    found = found + (state,)
+  return found
+
+
+@triton.jit
 def backward_keys(
   q,
   k,
@@ -120,11 +189,12 @@ def backward_keys(
 ):
   """Gradients of k and v, and `[T, H]`: what targets give to each key's bias.
 
-  A program is a block of keys of one head of one sequence; the first blocks,
+  A program is a block of keys of some heads of one sequence; the first blocks,
   which are seen most, come first.
   """
+  group: tl.constexpr = s.group
   program = tl.program_id(0)
-  place = sequence(sequences, program // s.blocks, s)
+  place = sequence(sequences, program // s.blocks * s.group, s)
   start, query_base, length, skipped, history, head = place
   key0 = program % s.blocks * s.block_k
   # As in `forward`; here the programs are those of the keys.
@@ -132,30 +202,37 @@ def backward_keys(
     return
   key = key0 + tl.arange(0, s.block_k)
   real = key < length
-  k_tile = load_rows(
-    k, start, key, real, head, s.heads, s.dqk, s.width_qk, True
-  )
-  v_tile = load_rows(v, start, key, real, head, s.heads, s.dv, s.width_v, True)
+  end = tl.minimum(key0 + s.block_k, length)
   key_times = times_of(key_time, start, key, real, True, s)
+  keys = (key0, key, key_times, time_span(key_time, start, key0, end, s))
   tables = (position_table, time_cells, seed)
-  dk_acc = zeros(s.block_k, s.width_qk)
-  dv_acc = zeros(s.block_k, s.width_v)
-  target_acc = make_filled(s.block_k, 0.0)
+  tiles = ()
+  states = ()
+  for one in tl.static_range(group):
+    k_tile = load_rows(
+      k, start, key, real, head + one, s.heads, s.dqk, s.width_qk, True
+    )
+    v_tile = load_rows(
+      v, start, key, real, head + one, s.heads, s.dv, s.width_v, True
+    )
+    tiles = tiles + ((halve(k_tile, s), v_tile),)
+    dk_acc = zeros(s.block_k, s.width_qk)
+    dv_acc = zeros(s.block_k, s.width_v)
+    states = states + ((dk_acc, dv_acc, make_filled(s.block_k, 0.0)),)
   ranges = rows_of_keys(key0, length, skipped, history, s)
+  times = _times_of_rows(place, ranges[3], query_time, s)
   for row0 in range(ranges[3], ranges[4], s.block_q):
-    dk_acc, dv_acc, target_acc = _keys_tile(
-      dk_acc,
-      dv_acc,
-      target_acc,
-      k_tile,
-      v_tile,
+    # Read ahead: nothing else of a tile comes as late as they do.
+    later = _times_of_rows(place, row0 + s.block_q, query_time, s)
+    states = _keys_tile(
+      states,
+      tiles,
       q,
       dout,
       place,
-      key,
-      key_times,
+      keys,
       row0,
-      query_time,
+      times,
       normaliser,
       lse,
       delta,
@@ -163,20 +240,19 @@ def backward_keys(
       False,
       s,
     )
+    times = later
   for tile in range(0, masked_rows(ranges, s)):
-    dk_acc, dv_acc, target_acc = _keys_tile(
-      dk_acc,
-      dv_acc,
-      target_acc,
-      k_tile,
-      v_tile,
+    row0 = masked_row(ranges, tile, s)
+    times = _times_of_rows(place, row0, query_time, s)
+    states = _keys_tile(
+      states,
+      tiles,
       q,
       dout,
       place,
-      key,
-      key_times,
-      masked_row(ranges, tile, s),
-      query_time,
+      keys,
+      row0,
+      times,
       normaliser,
       lse,
       delta,
@@ -184,11 +260,17 @@ def backward_keys(
       True,
       s,
     )
-  # The weights do not contain alpha, so dv does without it.
-  dk_acc *= s.alpha * s.scale
-  store_rows(dk, start, key, real, head, dk_acc, s.heads, s.dqk, s.width_qk)
-  dv_acc *= s.scale
-  store_rows(dv, start, key, real, head, dv_acc, s.heads, s.dv, s.width_v)
-  if s.targets and s.zero >= 0:
-    at = dtargets + (start + key) * s.heads + head
-    tl.store(at, target_acc * s.scale, mask=real)
+  for one in tl.static_range(group):
+    dk_acc, dv_acc, target_acc = states[one]
+    # The weights do not contain alpha, so dv does without it.
+    dk_acc *= s.alpha * s.slope
+    store_rows(
+      dk, start, key, real, head + one, dk_acc, s.heads, s.dqk, s.width_qk
+    )
+    dv_acc *= s.scale
+    store_rows(
+      dv, start, key, real, head + one, dv_acc, s.heads, s.dv, s.width_v
+    )
+    if s.targets and s.zero >= 0:
+      at = dtargets + (start + key) * s.heads + (head + one)
+      tl.store(at, target_acc * s.slope, mask=real)

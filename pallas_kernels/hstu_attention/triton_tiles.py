@@ -155,129 +155,22 @@ def visibility_mask(row, key, history, s: tl.constexpr):
 
 
 @triton.jit
-def load_entry(table, index, s: tl.constexpr):
-  """The entry of a small table of float32 at each index, none negative.
-
-  Triton would copy each entry of a `tl.load` to shared memory by itself, to
-  have it early, and read it back in another layout: with two such loads a tile
-  the attention took seven times as long on an H100. An instruction of PTX it
-  leaves where it is.
-  """
-  if s.ptx:
-    entry = tl.inline_asm_elementwise(
-      """{
-        .reg .u64 at;
-        mad.wide.u32 at, $1, 4, $2;
-        ld.global.nc.f32 $0, [at];
-      }""",
-      '=f,r,l',
-      [index, table.to(tl.int64)],
-      dtype=tl.float32,
-      is_pure=True,
-      pack=1,
-    )
-  else:
-    entry = tl.load(table + index)
-  return entry
-
-
-@triton.jit
-def load_cell(cells, row_time, key_time, s: tl.constexpr):
-  """The row of `gpu.time_cells` that each time difference lies in.
-
-  Args:
-    cells: that table.
-    row_time: times of the queries.
-    key_time: times of the keys, on the other axis.
-    s: constants.
-
-  Returns:
-    Whether the difference reaches the boundary inside the cell; then, as in the
-    table: entry below the boundary, entry above it, bucket below it.
-  """
-  difference = (row_time - key_time).to(tl.float32)
-  bits = difference.to(tl.int32, bitcast=True)
-  # The exponent and two bits of the mantissa, without the sign.
-  cell = (bits >> 21) & 0x3FF
-  if s.ptx:
-    limit, below, above, bucket = tl.inline_asm_elementwise(
-      """{
-        .reg .u64 at;
-        mad.wide.u32 at, $4, 16, $5;
-        ld.global.nc.v4.b32 {$0, $1, $2, $3}, [at];
-      }""",
-      '=f,=f,=f,=r,r,l',
-      [cell, cells.to(tl.int64)],
-      dtype=(tl.float32, tl.float32, tl.float32, tl.int32),
-      is_pure=True,
-      pack=1,
-    )
-  else:
-    limit = tl.load(cells + cell * 4)
-    below = tl.load(cells + cell * 4 + 1)
-    above = tl.load(cells + cell * 4 + 2)
-    bucket = tl.load(cells + cell * 4 + 3).to(tl.int32, bitcast=True)
-  return tl.abs(difference) >= limit, below, above, bucket
-
-
-@triton.jit
-def time_bucket(row_time, key_time, cells, s: tl.constexpr):
-  """The same bucket as `reference.time_bucket`."""
-  reached, _, _, bucket = load_cell(cells, row_time, key_time, s)
-  return bucket + reached.to(tl.int32)
-
-
-@triton.jit
-def bias_of(
-  row,
-  key,
-  row_time,
-  key_time,
-  place,
-  tables,
-  masked: tl.constexpr,
-  s: tl.constexpr,
-):
-  """The sum of both biases; what is beyond the sequence gets any number.
-
-  Args:
-    row: positions of the queries.
-    key: positions of the keys, on the other axis.
-    row_time: times of the queries.
-    key_time: times of the keys.
-    place: from `sequence`.
-    tables: position table, cells of the time table, seed.
-    masked: whether the tile needs a mask.
-    s: constants.
-
-  Returns:
-    A tile, or 0 without any table.
-  """
-  start, query_base, length, skipped, history, head = place
-  position_table, cells, _ = tables
-  if s.buckets:
-    reached, below, above, _ = load_cell(cells, row_time, key_time, s)
-    bias = tl.where(reached, above, below)
-  if s.zero >= 0:
-    # All targets have the position of the first one.
-    # Without targets, history is the length: the table is read up to the last
-    # token, also for rows and keys beyond it.
-    last = tl.minimum(history, length - 1)
-    row = tl.minimum(row, last)
-    # A key that all rows see is neither a target nor beyond the sequence.
-    if masked or s.targets:
-      key = tl.minimum(key, last)
-    entry = load_entry(position_table, key - (row - s.zero), s)
-    bias = entry + bias if s.buckets else entry
-  elif s.buckets == 0:
-    bias = 0.0
-  return bias
+def halve(tile, s: tl.constexpr):
+  """A factor of the scores as `scores_of` takes it."""
+  if s.halved:
+    # Exact, but for numbers far too small to count.
+    tile = (tile * 0.5).to(tile.dtype)
+  return tile
 
 
 @triton.jit
 def scores_of(a, b, bias, s: tl.constexpr):
-  """The products of all rows of two tiles, times alpha, and a bias."""
-  if s.alpha == 1.0 and (s.zero >= 0 or s.buckets > 0):
+  """The products of all rows of two tiles, times alpha, and a bias.
+
+  Where `s.halved`, one of the tiles is and so are the biases, and with them the
+  scores: so `sigmoid` wants them.
+  """
+  if s.group == 1 and s.alpha == 1.0 and (s.zero >= 0 or s.buckets > 0):
     # The matrix unit adds to what is there.
     x = tl.dot(a, tl.trans(b), bias, input_precision=s.precision)
   else:
@@ -311,21 +204,26 @@ def dropout_mask(tables, head, row_token, key_token, s: tl.constexpr):
 
 
 @triton.jit
-def sigmoid(x, s: tl.constexpr):
-  """1 / (1 + exp(-x)); by one special-function operation where s.tanh."""
-  if s.tanh:
-    half = tl.inline_asm_elementwise(
-      'tanh.approx.f32 $0, $1;',
-      '=f,f',
-      [0.5 * x],
-      dtype=tl.float32,
-      is_pure=True,
-      pack=1,
-    )
+def tanh(x):
+  """The hyperbolic tangent, by one special-function operation."""
+  return tl.inline_asm_elementwise(
+    'tanh.approx.f32 $0, $1;',
+    '=f,f',
+    [x],
+    dtype=tl.float32,
+    is_pure=True,
+    pack=1,
+  )
+
+
+@triton.jit
+def silu(x, s: tl.constexpr):
+  """x sigmoid(x); from x / 2 where `s.halved`."""
+  if s.halved:
     # sigmoid(x) = (1 + tanh(x / 2)) / 2.
-    y = 0.5 * half + 0.5
+    y = x * tanh(x) + x
   else:
-    y = 1.0 / (1.0 + tl.exp2(x * -LOG2E))
+    y = x / (1.0 + tl.exp2(x * -LOG2E))
   return y
 
 
@@ -334,12 +232,19 @@ def weight_and_slope(x, lse, s: tl.constexpr):
   """The weight of each score and its derivative; of softmax the weight twice.
 
   Args:
-    x: scores.
+    x: scores; halved where `s.halved`, and then the derivative is doubled.
     lse: the softmax's log2-sums, or anything.
     s: constants.
   """
-  if s.silu:
-    gate = sigmoid(x, s)
+  if s.halved:
+    signed = tanh(x)
+    weight = x * signed + x
+    # With t = tanh(x / 2), the derivative of x sigmoid(x) is
+    # (1 + t) (1 + x / 2 (1 - t)) / 2; both products are one instruction.
+    gate = 1.0 + signed
+    slope = gate * (x - x * signed) + gate
+  elif s.silu:
+    gate = 1.0 / (1.0 + tl.exp2(x * -LOG2E))
     weight = x * gate
     # The derivative of x sigmoid(x).
     slope = gate + weight * (1.0 - gate)
@@ -349,19 +254,6 @@ def weight_and_slope(x, lse, s: tl.constexpr):
     weight = tl.exp2(x * LOG2E - lse)
     slope = weight
   return weight, slope
-
-
-@triton.jit
-def times_of(times, first, place, real, checked: tl.constexpr, s: tl.constexpr):
-  """The times of some tokens, or any numbers if there is no time bias."""
-  if s.buckets:
-    if checked:
-      value = tl.load(times + (first + place), mask=real, other=0)
-    else:
-      value = tl.load(times + (first + place))
-  else:
-    value = place
-  return value
 
 
 @triton.jit
@@ -393,12 +285,13 @@ def score_gradient(
   key,
   lse,
   delta,
+  seen,
   place,
   tables,
   masked: tl.constexpr,
   s: tl.constexpr,
 ):
-  """Weights, and the gradient of the scores but for `s.scale`, of one tile.
+  """Weights, and the gradient of the scores but for `s.slope`, of one tile.
 
   Args:
     x: scores.
@@ -407,7 +300,8 @@ def score_gradient(
     key: positions of the keys, on the other axis.
     lse: the softmax's log2-sums, or anything.
     delta: rowsum(out * gradient of out) times the share kept, or anything.
-    place: from `sequence`.
+    seen: which queries see which keys, or anything if not `masked`.
+    place: from `sequence`, with the head.
     tables: tables of the biases, and the seed of the dropout.
     masked: whether the tile needs a mask.
     s: constants.
@@ -423,14 +317,13 @@ def score_gradient(
     gradient = gradient * slope
   else:
     # Dropout scales the kept weights, so delta was multiplied by the share
-    # kept; `s.scale` puts it back for both.
+    # kept; `s.slope` puts it back for both.
     gradient = (gradient - delta) * slope
   if s.drop_below:
     # After the slope has been taken: it is that of the weight as it was.
     weight = tl.where(keep, weight, 0.0)
   if masked:
     # Last, so that whatever lies beyond the sequence is dropped.
-    seen = visibility_mask(row, key, history, s)
     weight = tl.where(seen, weight, 0.0)
     gradient = tl.where(seen, gradient, 0.0)
   return weight, gradient

@@ -10,6 +10,7 @@ from pallas_kernels.jagged_embedding import (
   checks,
   cpu,
   differentiable,
+  gpu,
   reference,
   rounding,
   settings,
@@ -23,6 +24,8 @@ from pallas_kernels.jagged_embedding.spec import (
 )
 
 BACKENDS = {
+  # Asked for by name alone until a GPU has run it.
+  'triton': dispatch.Backend(lambda: gpu, gpu.why_not, automatic=False),
   'cpu': dispatch.Backend(lambda: cpu, cpu.why_not),
   'xla': dispatch.Backend(lambda: xla),
   'reference': dispatch.Backend(lambda: reference, automatic=False),

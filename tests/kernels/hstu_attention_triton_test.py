@@ -27,8 +27,8 @@ from tests.tolerances import assert_close
 pytestmark = pytest.mark.triton
 
 
-def table(rows, columns, bias):
-  options = dict(warps=4, stages=2)
+def table(rows, columns, bias, group):
+  options = dict(warps=4, stages=2, group=group)
   sides = dict(block_q=rows, block_k=columns, **options)
   return {
     'forward': sides,
@@ -38,7 +38,7 @@ def table(rows, columns, bias):
   }
 
 
-BLOCKS = {'flat': table(16, 32, 16), 'tall': table(32, 16, 32)}
+BLOCKS = {'flat': table(16, 32, 16, 2), 'tall': table(32, 16, 32, 1)}
 
 
 @pytest.fixture(scope='module')
@@ -58,7 +58,8 @@ def interpreted():
 
 @pytest.fixture(autouse=True, params=['flat'])
 def backend(request, interpreted):
-  key = ('triton', 'default')
+  # Where there is none for this device, sizes are those of AMD's.
+  key = ('triton', dispatch.device_kind())
   interpreted.setitem(blocks.TABLE, key, BLOCKS[request.param])
   cases._program.cache_clear()
   return 'triton'
@@ -104,6 +105,20 @@ def test_a_normaliser_for_each_query(backend, names, options):
 def test_bfloat16_stays_close_to_float32(backend, mode):
   check(backend, inputs(dtype='bfloat16'), mode=mode)
   check(backend, cases.masked('targets', dtype='bfloat16'), mode=mode)
+
+
+@pytest.mark.parametrize('order', ['sorted', 'unsorted', 'before 1970'])
+@both_blocks
+def test_tiles_that_meet_few_buckets(backend, order):
+  # Far from the diagonal the first and the last time of a tile say which.
+  shape = dataclasses.replace(cases.SHAPE, batch=2, max_len=190)
+  arguments = shapes.inputs(shape, sizes=[189, 100])
+  time = jnp.arange(arguments['time'].size, dtype=jnp.int32) * 3600
+  if order == 'unsorted':
+    time = time.at[jnp.array([5, 150])].set(time[jnp.array([150, 5])])
+  if order == 'before 1970':
+    time -= 2**30
+  check(backend, arguments | dict(time=time, query_time=time + 60))
 
 
 @pytest.mark.parametrize('widths', [(25, 50), (48, 16), (1, 33)])

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import sys
 import types
 
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from pallas_kernels.hstu_attention import (
   reference,
   shapes,
 )
+from pallas_kernels.hstu_attention.spec import Context
 
 
 def test_without_a_gpu_it_is_refused_with_the_way_to_get_it():
@@ -80,6 +82,21 @@ def test_unread_kernels_are_dropped_whatever_jax_passes(others):
   assert rule([False, False], *others, equation)[1] is equation
 
 
+@pytest.mark.parametrize('aliases', [(), ((0, 1), (2, 0))])
+def test_inputs_and_outputs_that_share_memory(monkeypatch, aliases):
+  def call(*inputs, kernel, out_shape, **options):
+    assert options.get('input_output_aliases', {}) == dict(aliases)
+    assert options['grid'] == (3, 1, 1) and options['s'] == 'constants'
+    return [kernel, *inputs, *out_shape]
+
+  inside = types.SimpleNamespace(triton_kernel_call_p=None)
+  library = types.SimpleNamespace(triton_call=call, triton_lib=inside)
+  monkeypatch.setitem(sys.modules, 'jax_triton', library)
+  launch = triton_call.Launch('name', 3, 'constants', ('out',), 1, 1, aliases)
+  found = triton_call.run('kernel', launch, 1, 2)
+  assert found == ['kernel', 1, 2, 'out']
+
+
 @pytest.mark.parametrize('buckets', [1, 5, 129])
 def test_cells_of_time_hold_the_bucket_of_every_difference(buckets):
   limit, lower = gpu.cell_boundaries(buckets)
@@ -91,7 +108,7 @@ def test_cells_of_time_hold_the_bucket_of_every_difference(buckets):
   seconds = np.concatenate([np.arange(10**6), *near, drawn.astype(np.int64)])
   seconds = np.clip(seconds, 0, 2**31 - 1).astype(np.int32)
   signs = np.where(np.arange(seconds.size) % 2, -1, 1).astype(np.int32)
-  # As the kernels find a cell, in `triton_tiles.load_cell`.
+  # As the kernels find a cell, in `triton_bias_tiles.load_cell`.
   difference = (signs * seconds).astype(np.float32)
   cell = (difference.view(np.int32) >> 21) & 0x3FF
   found = lower[cell] + (np.abs(difference) >= limit[cell])
@@ -102,13 +119,50 @@ def test_cells_of_time_hold_the_bucket_of_every_difference(buckets):
 @pytest.mark.parametrize('buckets', [1, 129])
 def test_cells_of_time_hold_both_entries(buckets):
   table = jnp.arange(buckets, dtype=jnp.float32) * 0.5
-  cells = np.asarray(gpu.time_cells(table))
-  assert cells.shape == (gpu.CELLS, 4)
+  cells = np.asarray(gpu.time_cells(table, jnp.array(True)))
+  steps = cells[gpu_plan.CELLS :]
+  cells = cells[: gpu_plan.CELLS]
   bucket = cells[:, 3].copy().view(np.int32)
   assert bucket[0] == 0 and bucket[-1] == min(buckets - 1, 71)
   np.testing.assert_array_equal(cells[:, 1], 0.5 * bucket)
   upper = np.minimum(bucket + 1, buckets - 1)
   np.testing.assert_array_equal(cells[:, 2], 0.5 * upper)
+  assert len(steps) == buckets + gpu_plan.STEPS
+  np.testing.assert_array_equal(steps[:buckets, 1], table)
+  np.testing.assert_array_equal(steps[:, 2], 1.0)
+
+
+@pytest.mark.parametrize('buckets', [1, 5, 129])
+def test_each_bucket_starts_where_the_reference_says(buckets):
+  starts = gpu.bucket_starts(buckets)
+  assert starts[0] == 0
+  reached = starts[starts < 2**31 - 1]
+  at = reference.time_bucket(jnp.asarray(reached), buckets)
+  assert np.all(np.asarray(at) >= np.arange(len(reached)))
+  before = jnp.asarray(reached[1:] - 1)
+  below = np.asarray(reference.time_bucket(before, buckets))
+  assert np.all(below < np.arange(1, len(reached)))
+
+
+def test_neighbours_of_the_position_table():
+  pairs = np.asarray(gpu.position_pairs(jnp.array([1.0, 2.0, 3.0])))
+  assert pairs.tolist() == [[1, 1], [1, 2], [2, 3], [3, 3]]
+
+
+@pytest.mark.parametrize(
+  ('times', 'lengths', 'expected'),
+  [
+    ([1, 2, 2, 0, 5], [3, 2], True),
+    ([1, 2, 1, 0, 5], [3, 2], False),
+    ([1, 2, 3, 4, 0], [3, 0, 1], True),  # padding is not looked at
+    ([1, 2, 3, 4, 0], [3, 2], False),
+    ([4, 1, 2, 3, 4], [0, 0], True),
+  ],
+)
+def test_order_of_times_within_sequences(times, lengths, expected):
+  times, lengths = jnp.array(times), jnp.array(lengths)
+  context = Context(lengths, None, None, times, times, None, None)
+  assert bool(gpu.is_ordered(context)) is expected
 
 
 @pytest.mark.parametrize('both_ways', [False, True])

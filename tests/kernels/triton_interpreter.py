@@ -16,7 +16,12 @@ from pallas_kernels import triton_call
 
 # XLA may call back from several threads; the interpreter's grid is global.
 _LOCK = threading.Lock()
-_TRITON_NAMES = {'float32': 'fp32', 'bfloat16': 'bf16', 'uint32': 'u32'}
+_TRITON_NAMES = {
+  'float32': 'fp32',
+  'bfloat16': 'bf16',
+  'float16': 'fp16',
+  'uint32': 'u32',
+}
 
 
 class _Storage:
@@ -86,14 +91,35 @@ def _multiply_bfloat16() -> None:
   builder.create_dot = create_dot
 
 
+@functools.cache
+def _round_to_bfloat16() -> None:
+  """Makes it round to the nearest, as GPUs do; it cuts bits off."""
+  import triton.language as tl
+  from triton.runtime import interpreter
+
+  builder = interpreter.InterpreterBuilder
+  cast = builder.cast_impl
+
+  def cast_impl(self, src, dst_type):
+    if (src.dtype.scalar, dst_type.scalar) != (tl.float32, tl.bfloat16):
+      return cast(self, src, dst_type)
+    bits = src.data.astype(ml_dtypes.bfloat16).view(np.uint16)
+    return interpreter.TensorHandle(bits, dst_type.scalar)
+
+  builder.cast_impl = cast_impl
+
+
 def run(function, launch: triton_call.Launch, *inputs) -> list[jax.Array]:
-  """As `triton_call.run`; unwritten outputs hold NaN."""
+  """As `triton_call.run`; unwritten outputs hold NaN, or nonsense."""
   _multiply_bfloat16()
+  _round_to_bfloat16()
 
   def interpret(*arrays):
     # Copies: a kernel must not be able to write what it only reads.
     arrays = [np.array(a, order='C') for a in arrays]
     outputs = [_garbage(o) for o in launch.outputs]
+    for given, output in launch.aliases:
+      outputs[output] = arrays[given].copy()
     given = [_Tensor(a) for a in (*arrays, *outputs)]
     with _LOCK, np.errstate(all='ignore'):
       function[(launch.grid,)](*given, s=launch.constants)
@@ -103,5 +129,8 @@ def run(function, launch: triton_call.Launch, *inputs) -> list[jax.Array]:
 
 
 def _garbage(output: jax.ShapeDtypeStruct) -> np.ndarray:
-  assert output.dtype in (np.float32, ml_dtypes.bfloat16)
+  if output.dtype in (np.int32, np.uint32):
+    # As an index it leads nowhere, so that a test fails.
+    return np.full(output.shape, 2**30, output.dtype)
+  assert output.dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
   return np.full(output.shape, np.nan, output.dtype)
