@@ -2,8 +2,9 @@
 
 GPU = {
   'gpu_attention': {
-    'files': ('h100/gpu_kernels',),
+    'files': ('h100/gpu_kernels', 'h200/gpu_kernels'),
     'columns': (
+      ('machine', 'machine', ''),
       ('longest', 'max_len', ',d'),
       ('width of a head', 'width', 'd'),
       ('biases', 'bias', ''),
@@ -14,7 +15,10 @@ GPU = {
       ('share of a matmul', 'matmul_share', '.0%'),
       ('beside it', 'beside', ''),
     ),
-    'where': {'what': ('forward', 'forward+backward', 'layer')},
+    'where': {
+      'what': ('forward', 'forward+backward', 'layer'),
+      'commit': ('5c890118', '41548525'),
+    },
   },
   'gpu_peers': {
     'files': ('h100/gpu_peers',),
@@ -29,20 +33,22 @@ GPU = {
     'where': {'program': ('flash', 'layer', 'meta')},
   },
   'gpu_kernels': {
-    'files': ('h100/gpu_tune',),
+    'files': ('h100/gpu_tune', 'h200/gpu_tune'),
     'columns': (
+      ('machine', 'machine', ''),
       ('width of a head', 'width', 'd'),
       ('biases', 'bias', ''),
       ('kernel', 'what', ''),
-      ('block sizes, warps, stages', 'shown_sizes', ''),
+      ('block sizes, warps, stages, heads', 'shown_sizes', ''),
       ('ms', 'ms', '.2f'),
       ('share of a matmul', 'matmul_share', '.0%'),
     ),
     'where': {'best': True},
   },
   'gpu_embedding': {
-    'files': ('h100/gpu_embedding',),
+    'files': ('h100/gpu_embedding', 'h200/gpu_embedding'),
     'columns': (
+      ('machine', 'machine', ''),
       ('program', 'program', ''),
       ('pass', 'what', ''),
       ('width', 'width', 'd'),
@@ -50,8 +56,9 @@ GPU = {
       ('ms', 'ms', '.2f'),
       ('GB/s', 'gbs', ',.0f'),
       ('share of a copy', 'copy_share', '.0%'),
+      ('beside it', 'beside', ''),
     ),
-    'where': {'program': ('xla', 'torch')},
+    'where': {'program': ('triton', 'xla', 'torch')},
   },
   'gpu_trainings': {
     'files': ('h100/gpu_trainings',),

@@ -28,9 +28,9 @@ TABLE = {
   ('interpret', 'default'): {'block_q': 64, 'block_k': 32},
   # By the wider of dqk and dv, for bfloat16 (four times as wide for float32),
   # then by kernel; 'biased' are those with a bias, where they have sizes of
-  # their own. Up to 128, what was fastest on an H100, with both biases and
-  # without (backward_bias and the wider heads were not tried there: sizes at
-  # which the compiler spills few registers or none).
+  # their own. Up to 128, what was fastest on an H200, of the sizes in
+  # benchmarks/gpu/tune.py and before (wider heads were not tried there: sizes
+  # at which the compiler spills few registers or none).
   ('triton', 'default'): {
     64: {
       'forward': _triton(64, 64, 4, 3),
@@ -39,7 +39,7 @@ TABLE = {
       'backward_queries biased': _triton(64, 64, 4, 2, 2),
       'backward_keys': _triton(64, 64, 4, 2),
       'backward_keys biased': _triton(32, 64, 4, 2, 2),
-      'backward_bias': _triton(64, 64, 8, 2, 2),
+      'backward_bias': _triton(64, 64, 8, 3, 2),
     },
     128: {
       'forward': _triton(64, 64, 4, 3),

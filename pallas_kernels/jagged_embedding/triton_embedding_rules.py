@@ -118,7 +118,9 @@ def take_step(w, grads, slots, numbers, columns, s: tl.constexpr):
     first = first + g * g
     off = _divide(rate * g, tl.sqrt_rn(first) + s.eps)
   else:
-    u, (first, second, third) = _direction(w, g, slots, numbers, columns, s)
+    # In two steps: Triton 3.6 knows no tuple among the targets.
+    u, slots = _direction(w, g, slots, numbers, columns, s)
+    first, second, third = slots
     if s.decoupled != 0.0:
       u = u + s.decoupled * w
     off = rate * u
