@@ -137,9 +137,9 @@ def _load_state(state, row, live, columns, s: tl.constexpr):
     eviction_policy='evict_first',
   ).to(tl.float32)
   slots = (
-    _load_slot(first, row, live, columns, s.first, s),
-    _load_slot(second, row, live, columns, s.second, s),
-    _load_slot(third, row, live, columns, s.third, s),
+    _load_slot(first, row, live, columns, tl.constexpr(s.first), s),
+    _load_slot(second, row, live, columns, tl.constexpr(s.second), s),
+    _load_slot(third, row, live, columns, tl.constexpr(s.third), s),
   )
   return w, slots
 
@@ -174,9 +174,9 @@ def _move(
     mask=mask_of(live, columns, s),
     eviction_policy='evict_first',
   )
-  _store_slot(first, row, live, columns, slots[0], s.first, s)
-  _store_slot(second, row, live, columns, slots[1], s.second, s)
-  _store_slot(third, row, live, columns, slots[2], s.third, s)
+  _store_slot(first, row, live, columns, slots[0], tl.constexpr(s.first), s)
+  _store_slot(second, row, live, columns, slots[1], tl.constexpr(s.second), s)
+  _store_slot(third, row, live, columns, slots[2], tl.constexpr(s.third), s)
 
 
 @triton.jit
