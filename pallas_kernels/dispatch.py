@@ -2,9 +2,13 @@
 
 import contextlib
 import dataclasses
+import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 
 import jax
+
+log = logging.getLogger('pallas_kernels')
 
 
 def _runs_anywhere() -> None:
@@ -19,11 +23,18 @@ class Backend:
     run: the function.
     why_not: says why it cannot run on this machine, None where it can.
     automatic: whether it may be chosen without being asked for by name.
+    platforms: where it is expected to run, so that its absence is told.
   """
 
   run: Callable
   why_not: Callable[[], str | None] = _runs_anywhere
   automatic: bool = True
+  platforms: tuple[str, ...] = ()
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+  log.warning(text)
 
 
 def choose(
@@ -41,9 +52,14 @@ def choose(
   """
   if implementation is None:
     # In their order: the first that may be chosen and can run is the best.
-    for backend in backends.values():
-      if backend.automatic and backend.why_not() is None:
+    for name, backend in backends.items():
+      if not backend.automatic:
+        continue
+      reason = backend.why_not()
+      if reason is None:
         return backend.run
+      if platform() in backend.platforms:
+        _warn_once(f'{op} runs without {name!r}, which is faster: {reason}')
     raise NotImplementedError(f'{op} has no implementation for this machine.')
   if implementation not in backends:
     raise NotImplementedError(

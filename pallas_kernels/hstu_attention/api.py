@@ -51,7 +51,9 @@ def attend_on_tpu(*args, **options) -> jax.Array:
 
 BACKENDS = {
   'pallas_tpu': dispatch.Backend(attend_on_tpu, dispatch.needs_platform('tpu')),
-  'triton': dispatch.Backend(gpu.attention, triton_call.why_not),
+  'triton': dispatch.Backend(
+    gpu.attention, triton_call.why_not, platforms=('cuda', 'rocm')
+  ),
   'xla': dispatch.Backend(xla.attention),
   'reference': dispatch.Backend(reference.attention, automatic=False),
   'interpret': dispatch.Backend(

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from pallas_kernels import dispatch, triton_call
-from pallas_kernels.hstu_attention import api, blocks, gpu, shapes
+from pallas_kernels.hstu_attention import api, blocks, gpu, gpu_plan, shapes
+from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 from tests.kernels import attention_cases as cases
 from tests.kernels.hstu_attention_jagged_test import SIZES, TOKENS, batches
 from tests.kernels.hstu_attention_test import DROPOUT, OPTIONS, check
@@ -72,6 +73,25 @@ def inputs(sizes=SIZES, **options):
   return shapes.inputs(
     cases.SHAPE, sizes=sizes, capacity=cases.CAPACITY, **options
   )
+
+
+@both_blocks
+def test_the_blocks_of_the_tests_are_used(request, backend):
+  tensors, context = _call(inputs())
+  call = gpu_plan.call_of(tensors, context)
+  spec = Spec(60, 60, 'silu', 1.0, 63.0, 0, None, 0, 0.0)
+  kind = dispatch.device_kind()
+  plan = gpu_plan.launch('forward', spec, call, kind, False).constants
+  wanted = BLOCKS[request.node.callspec.params['backend']]['forward']
+  assert (plan.block_q, plan.block_k) == (wanted['block_q'], wanted['block_k'])
+  assert plan.group == wanted['group']
+
+
+def _call(arguments):
+  get = arguments.get
+  names = ('q', 'k', 'v', 'position_bias', 'time_bias')
+  nothing = (None,) * (len(Context._fields) - 1)
+  return Tensors(*map(get, names)), Context(get('lengths'), *nothing)
 
 
 @pytest.mark.parametrize('options', OPTIONS)

@@ -42,6 +42,24 @@ def test_on_a_gpu_the_missing_package_is_named(monkeypatch, missing):
   assert "pip install 'genrec_jax[gpu]'" in reason
 
 
+def test_on_a_gpu_without_the_package_one_warning_says_so(monkeypatch, caplog):
+  monkeypatch.setattr(dispatch, 'platform', lambda: 'cuda')
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  dispatch._warn_once.cache_clear()
+  for _ in range(2):
+    assert dispatch.choose('x', api.BACKENDS) is api.BACKENDS['xla'].run
+  (record,) = caplog.records
+  assert record.levelname == 'WARNING'
+  assert "x runs without 'triton'" in record.message
+  assert "pip install 'genrec_jax[gpu]'" in record.message
+
+
+def test_where_it_is_not_expected_nothing_is_said(caplog):
+  dispatch._warn_once.cache_clear()
+  dispatch.choose('x', api.BACKENDS)
+  assert not caplog.records
+
+
 @pytest.fixture
 def versions(monkeypatch):
   """A machine with a GPU, triton 3.6 and a jax-triton, as told to the test."""
