@@ -5,13 +5,24 @@
 Traces lookups and updates as for a GPU, and compiles each kernel that they
 launch with Triton alone. No GPU is needed and none is used. Registers a thread
 and bytes spilled from them come from NVIDIA's assembler.
+
+  pip install jax-triton
+  pip install --no-deps jax-cuda12-plugin jax-cuda12-pjrt  # of JAX's version
+  python -m benchmarks.aot_compile_embedding --xla
+
+has XLA compile whole calls for an H100, the kernels in them. What an update
+moves is donated, and must be changed where it lies, also in a loop: a call is
+refused whose kernel does not write over its own inputs, or in which anything
+else makes an array of the size of the table or of a slot.
 """
 
 import functools
 import importlib.util
 import os
+import re
 import time
 import unittest.mock
+from collections.abc import Iterator
 
 from benchmarks import aot_compile_gpu, cli
 from pallas_kernels import dispatch, triton_call
@@ -28,6 +39,7 @@ OPTIMIZERS = {
   'row_adam': Rule('row_adam', row_count=True),
   'adam': Rule('adam', max_norm=1.0),
   'lars': Rule('lars', decay='l2', weight_decay=0.1),
+  'row_lamb': Rule('row_lamb'),
   'lamb': Rule('lamb', row_count=True, decay='decoupled', weight_decay=0.1),
 }
 ROWS, BAGS, IDS = 1_000_000, 65_536, 2_097_152
@@ -35,6 +47,10 @@ COLUMNS = (
   'case', 'compiled', 'warps', 'registers', 'spilled_bytes', 'shared_bytes',
   'compile_s', 'error',
 )  # fmt: skip
+WHOLE_COLUMNS = (
+  'case', 'compiled', 'kernels', 'aliases', 'temp_mb', 'compile_s', 'error',
+)  # fmt: skip
+WHOLE_TRIPS = {'once': 1, 'in a loop': 3}
 _TYPES = {
   'float32': '*fp32', 'bfloat16': '*bf16', 'float16': '*fp16',
   'int32': '*i32', 'uint32': '*u32',
@@ -45,45 +61,68 @@ def main(argv: list[str] | None = None) -> None:
   parser = cli.parser('aot_compile_embedding', __doc__)
   parser.add_argument('--only', default='', help='cases that contain this')
   parser.add_argument('--target', default='sm_90')
+  parser.add_argument('--xla', action='store_true', help='whole calls')
   args = parser.parse_args(argv)
   os.environ.setdefault('JAX_PLATFORMS', 'cpu')
   os.environ.setdefault('TRITON_DEFAULT_FP_FUSION', '1')
   os.environ.setdefault('TRITON_ALWAYS_COMPILE', '1')  # whatever it has kept
-  if importlib.util.find_spec('triton') is None:
-    cli.fail('there is no package triton here; see --help.')
-  rows, seen = [], set()
-  for case, trace in _chosen(args.smoke):
+  os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
+  for package in ('triton', 'jax_triton') if args.xla else ('triton',):
+    if importlib.util.find_spec(package) is None:
+      cli.fail(f'there is no package {package} here; see --help.')
+  rows = []
+  columns = WHOLE_COLUMNS if args.xla else COLUMNS
+  for row in _whole_rows(args) if args.xla else _kernel_rows(args):
+    rows.append(row)
+    print(cli.table(rows[-1:], columns).splitlines()[-1], flush=True)
+  notes = ['Compiled, not executed: no GPU was there.']
+  name = 'aot_compile_embedding'
+  cli.finish(args, f'{name}_xla' if args.xla else name, rows, columns, notes)
+  if any('error' in row for row in rows):
+    cli.fail('some do not compile as they should')
+
+
+def _kernel_rows(args) -> Iterator[dict]:
+  """A row for each kernel of the chosen calls, compiled by Triton alone."""
+  seen = set()
+  for case, trace, compiler in _chosen(args.smoke):
     for launch, dtypes in _launches(trace):
       name = f'{case}: {_describe(launch)}, {args.target}'
       if args.only not in name or (launch, dtypes) in seen:
         continue
       seen.add((launch, dtypes))
-      rows.append({'case': name, **_row(launch, dtypes, args.target)})
-      print(cli.table(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
-  notes = ['Compiled, not executed: no GPU was there.']
-  cli.finish(args, 'aot_compile_embedding', rows, COLUMNS, notes)
-  if not all(row['compiled'] for row in rows):
-    cli.fail('some kernels do not compile')
+      yield {'case': name, **_row(launch, dtypes, args.target, compiler)}
 
 
 def _chosen(smoke: bool):
-  """(name, function that traces a call), ..."""
+  """(name, function that traces a call, what its kernels are given to), ..."""
   if smoke:
-    yield 'lookups', functools.partial(_trace_lookups, 100, 'float32', True)
+    lookups = functools.partial(_trace_lookups, 100, 'float32', True)
+    yield 'lookups', lookups, compile_launch
+    # Machine code of one optimizer with most of the options; of the others and
+    # of each dtype what differs is source, which a parser refuses in a moment.
+    updates = functools.partial(_trace_updates, 100)
     rule = OPTIMIZERS['lamb']
-    yield 'updates', functools.partial(_trace_updates, 100, 'bfloat16', rule)
+    yield (
+      'updates', functools.partial(updates, 'bfloat16', rule), compile_launch
+    )  # fmt: skip
+    for optimizer, rule in OPTIMIZERS.items():
+      trace = functools.partial(updates, 'float32', rule)
+      yield f'parsed, {optimizer}', trace, parse_launch
+    for dtype in ('bfloat16', 'float16'):
+      trace = functools.partial(updates, dtype, OPTIMIZERS['row_adagrad'])
+      yield f'parsed, {dtype}', trace, parse_launch
     return
   for dtype in DTYPES:
     for width in WIDTHS:
       about = f'width {width}, {dtype}'
       for weighted in (False, True):
         name = f'{about}, weighted' if weighted else about
-        yield name, functools.partial(_trace_lookups, width, dtype, weighted)
+        trace = functools.partial(_trace_lookups, width, dtype, weighted)
+        yield name, trace, compile_launch
       for optimizer, rule in OPTIMIZERS.items():
-        yield (
-          f'{about}, {optimizer}',
-          functools.partial(_trace_updates, width, dtype, rule),
-        )
+        trace = functools.partial(_trace_updates, width, dtype, rule)
+        yield f'{about}, {optimizer}', trace, compile_launch
 
 
 def _arguments(width: int, dtype: str):
@@ -170,20 +209,26 @@ def _describe(launch) -> str:
   return launch.kernel
 
 
-def _row(launch, dtypes, target: str) -> dict:
+def _row(launch, dtypes, target: str, compiler) -> dict:
   row = dict(kernel=launch.kernel, target=target, warps=launch.warps)
   begin = time.perf_counter()
   try:
-    compiled = compile_launch(launch, dtypes, target)
+    compiled = compiler(launch, dtypes, target)
   except Exception as error:  # any failure is a result
-    lines = str(error).splitlines() or [repr(error)]
-    return row | dict(compiled=False, error=lines[0][:200])
-  row |= dict(
-    compiled=True,
-    shared_bytes=compiled.metadata.shared,
-    compile_s=time.perf_counter() - begin,
-  )
+    return row | dict(compiled=False, error=_shorten(error))
+  row |= dict(compiled=True, compile_s=time.perf_counter() - begin)
+  if compiler is parse_launch:
+    return row
+  row['shared_bytes'] = compiled.metadata.shared
   return row | aot_compile_gpu.resources(compiled)
+
+
+def _shorten(error: Exception) -> str:
+  """What an error says in one line; Triton's ends with the reason."""
+  while error.__cause__ is not None:  # the innermost call says most
+    error = error.__cause__
+  lines = str(error).splitlines() or [repr(error)]
+  return f'{lines[0]} {lines[-1]}'[:200] if len(lines) > 1 else lines[0][:200]
 
 
 def compile_launch(launch, dtypes: tuple[str, ...], target: str):
@@ -196,11 +241,49 @@ def compile_launch(launch, dtypes: tuple[str, ...], target: str):
   """
   import triton
   from triton.backends.compiler import GPUTarget
+
+  return triton.compile(
+    _source(launch, dtypes),
+    target=GPUTarget(*aot_compile_gpu.TARGETS[target]),
+    options=dict(num_warps=launch.warps, num_stages=launch.stages),
+  )
+
+
+def parse_launch(launch, dtypes: tuple[str, ...], target: str):
+  """The first form of a launch in Triton's compiler, in less than a second.
+
+  What a version of Triton does not take in the source, it refuses here.
+
+  Args:
+    launch: as in `compile_launch`.
+    dtypes: likewise.
+    target: likewise.
+  """
+  from triton._C.libtriton import ir
+  from triton.backends.compiler import GPUTarget
+  from triton.compiler import make_backend
+
+  target = GPUTarget(*aot_compile_gpu.TARGETS[target])
+  backend = make_backend(target)
+  options = backend.parse_options(dict(num_warps=launch.warps))
+  context = ir.context()
+  ir.load_dialects(context)
+  backend.load_dialects(context)
+  return _source(launch, dtypes).make_ir(
+    target,
+    options,
+    backend.get_codegen_implementation(options),
+    backend.get_module_map(),
+    context,
+  )
+
+
+def _source(launch, dtypes):
   from triton.compiler import ASTSource
 
   function = gpu.kernel_of(launch.kernel)
   names = [_TYPES[dtype] for dtype in dtypes]
-  source = ASTSource(
+  return ASTSource(
     function,
     signature=dict(zip(function.arg_names, names, strict=False))
     | {'s': 'constexpr'},
@@ -208,11 +291,163 @@ def compile_launch(launch, dtypes: tuple[str, ...], target: str):
     # As jax-triton does: JAX's buffers begin at multiples of 16 bytes.
     attrs={(i,): [['tt.divisibility', 16]] for i in range(len(names))},
   )
-  return triton.compile(
-    source,
-    target=GPUTarget(*aot_compile_gpu.TARGETS[target]),
-    options=dict(num_warps=launch.warps, num_stages=launch.stages),
+
+
+def _whole_rows(args) -> Iterator[dict]:
+  """A row for each whole call, compiled by XLA for an H100."""
+  for case, program, arguments, state in _whole_calls(args.smoke):
+    if args.only not in case:
+      continue
+    try:
+      yield {'case': case, **_whole(program, arguments, state)}
+    except Exception as error:  # any failure is a result
+      yield {'case': case, 'compiled': False, 'error': _shorten(error)}
+
+
+def _whole_calls(smoke: bool):
+  """(name, function, arguments, whether the first one is moved), ..."""
+  widths, dtypes, rules = (128, 64), ('float32', 'bfloat16'), OPTIMIZERS
+  if smoke:
+    widths, dtypes = (64,), ('float32',)
+    rules = {'row_adagrad': rules['row_adagrad']}
+  for width in widths:
+    for dtype in dtypes:
+      about = f'width {width}, {dtype}'
+      table, bags, grads, _ = _arguments(width, dtype)
+      yield f'{about}: embedding_bag', _whole_lookup, (table, *bags), False
+      yield f'{about}: merge', _whole_merge, (grads, *bags), False
+      for optimizer, rule in rules.items():
+        for trips in WHOLE_TRIPS:
+          yield (
+            f'{about}, {optimizer}: bag_update {trips}',
+            *_whole_bag_update(table, rule, (*bags, grads), trips),
+            True,
+          )
+          yield (
+            f'{about}, {optimizer}: update {trips}',
+            *_whole_update(table, rule, trips),
+            True,
+          )
+
+
+def _whole_lookup(table, ids, lengths):
+  return api.embedding_bag(table, ids, lengths, implementation='triton')
+
+
+def _whole_merge(grads, ids, lengths):
+  options = dict(implementation='triton')
+  return api.bag_row_gradient(grads, ids, lengths, ROWS, **options)
+
+
+def _whole_bag_update(table, rule: Rule, inputs, trips: str):
+  return _repeat(
+    api.embedding_bag_backward_and_update, table, rule, inputs, trips
   )
+
+
+def _whole_update(table, rule: Rule, trips: str):
+  import jax
+
+  ids = jax.ShapeDtypeStruct((IDS // 4,), 'int32')
+  grads = jax.ShapeDtypeStruct((IDS // 4, table.shape[1]), 'float32')
+  return _repeat(api.update_rows, table, rule, (ids, grads), trips)
+
+
+def _repeat(update, table, rule: Rule, inputs, trips: str):
+  """The updates of a table, once or in a loop, and what they are given."""
+  import jax
+
+  def step(_, state, *inputs):
+    return update(
+      *state,
+      *inputs,
+      optimizer=rule,
+      learning_rate=0.1,
+      stochastic_rounding_seed=3,
+      implementation='triton',
+    )
+
+  def run(state, *inputs):
+    if WHOLE_TRIPS[trips] == 1:
+      return step(0, state, *inputs)
+    return jax.lax.fori_loop(
+      0, WHOLE_TRIPS[trips], lambda i, state: step(i, state, *inputs), state
+    )
+
+  slots = jax.eval_shape(lambda table: api.init_slots(table, rule), table)
+  return run, ((table, slots), *inputs)
+
+
+def _whole(program, arguments, moves: bool) -> dict:
+  """XLA compiles a call; `moves` says that it moves its first argument."""
+  import jax
+
+  begin = time.perf_counter()
+  compiled = _compile_whole(program, arguments, moves)
+  text, memory = compiled.as_text(), compiled.memory_analysis()
+  row = dict(
+    compiled=True,
+    kernels=text.count('custom_call_target="triton_kernel_call'),
+    temp_mb=memory.temp_size_in_bytes / 2**20,
+    compile_s=time.perf_counter() - begin,
+  )
+  if moves:
+    state = [x for x in jax.tree.leaves(arguments[0]) if x.ndim]
+    row['aliases'] = count_aliases(text)
+    copies = find_copies(text, [x.shape for x in state])
+    if row['aliases'] != len(state):
+      row['error'] = f'{row["aliases"]} of {len(state)} arrays lie in place'
+    elif copies:
+      row['error'] = f'made anew: {", ".join(copies)}'
+  return row
+
+
+def _compile_whole(program, arguments, moves: bool):
+  """A call as XLA compiles it for an H100, which need not be there."""
+  import jax
+  import jax_triton
+  from jax.experimental import topologies
+  from jax.sharding import NamedSharding, PartitionSpec
+
+  devices = topologies.get_topology_desc(
+    '1x1x8', 'cuda', target_config=aot_compile_gpu.H100, topology='1x1x8'
+  ).devices
+  mesh = jax.sharding.Mesh(devices[:1], ('x',))
+  everywhere = NamedSharding(mesh, PartitionSpec())
+  arguments = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
+    arguments,
+  )
+  # No device is there to be asked.
+  call = functools.partial(jax_triton.triton_call, compute_capability=90)
+  with (
+    dispatch.compiling_for('cuda', 'NVIDIA H100 80GB HBM3'),
+    unittest.mock.patch.object(jax_triton, 'triton_call', call),
+    jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
+  ):
+    program = jax.jit(program, donate_argnums=(0,) if moves else ())
+    lowered = program.trace(*arguments).lower(lowering_platforms=('cuda',))
+    return lowered.compile()
+
+
+def count_aliases(text: str) -> int:
+  """Outputs that share memory with inputs, over the calls of a program."""
+  lists = re.findall(r'output_to_operand_aliasing=\{(.*?)\)\}', text)
+  return sum(line.count(': (') for line in lists)
+
+
+def find_copies(text: str, shapes) -> list[str]:
+  """Instructions that make an array of one of these shapes anew.
+
+  Args:
+    text: a compiled program.
+    shapes: of the arrays that are to stay where they are.
+  """
+  sizes = '|'.join({','.join(map(str, shape)) for shape in shapes})
+  # Calls of kernels are judged by what they share; `copy-start` has a tuple.
+  made = re.findall(rf'%?([\w.-]+) = \(?\w+\[(?:{sizes})\]\S* ([\w-]+)\(', text)
+  free = 'parameter', 'get-tuple-element', 'bitcast', 'custom-call'
+  return [name for name, kind in made if kind not in free]
 
 
 if __name__ == '__main__':

@@ -39,6 +39,8 @@ class TableSpec:
     scheme: where its rows lie; '' for the general scheme.
     id_map: from the ids of a batch to rows, see `embedding.id_maps`.
     ids: how many ids there are, where they are not the rows.
+    private: ids, the first ones, that have rows of their own where others
+      share theirs.
     l2: strength l of a pull (l/2)|E|^2 on all rows of a 'dense' table in every
       step, in the gradient and not in the reported loss.
     distribution: of fresh rows: 'truncated_normal', cut at two deviations,
@@ -57,6 +59,7 @@ class TableSpec:
   scheme: str = ''
   id_map: str = 'identity'
   ids: int = 0
+  private: int = 0
   l2: float = 0.0
   distribution: str = 'truncated_normal'
 

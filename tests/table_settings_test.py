@@ -51,6 +51,12 @@ def test_a_table_is_drawn_from_a_distribution_of_its_own():
   assert {*tables_lib.DISTRIBUTIONS} == {*init.DISTRIBUTIONS}
 
 
+def test_frequent_ids_have_rows_of_their_own():
+  own = {'id_map': 'frequency', 'rows': 7, 'private': 3}
+  item = settings(('item', own))(SPEC)
+  assert (item.rows, item.ids, item.private) == (7, 40, 3)
+
+
 def test_hashed_ids_have_a_table_of_fewer_rows():
   item = settings(('item', {'id_map': 'hash', 'rows': 7}))(SPEC)
   assert (item.rows, item.ids, item.id_map) == (7, 40, 'hash')
@@ -66,7 +72,8 @@ def test_hashed_ids_have_a_table_of_fewer_rows():
     ([('item', {'optimizer': 'dense', 'rate': 0.1})], 'optimizer.groups'),
     ([('item', {'optimizer': 'dense', 'dtype': 'bfloat16'})], 'may be narrow'),
     ([('item', {'l2': 0.1})], 'optimizer.rows.weight_decay'),
-    ([('item', {'rows': 7})], "needs id_map='hash'"),
+    ([('item', {'rows': 7})], 'needs an id_map'),
+    ([('item', {'rows': 7, 'id_map': 'frequency', 'private': -1})], 'zero or'),
     ([('item', {'rate': -1.0})], 'zero or more'),
     ([('item', {'rows': 0, 'id_map': 'hash'})], 'must be 1 or more'),
     ([('item', {'rows': 10**12, 'id_map': 'hash'})], 'ids have 32 bits'),

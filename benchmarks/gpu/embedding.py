@@ -46,13 +46,11 @@ def case_of(program, what, width, draw, dtype='float32') -> dict:
 def work(case: dict, args) -> dict:
   if case['case'] == 'copy':
     return copy(1 << (12 if args.rehearse else 28))
-  import numpy as np
-
-  table, ids, grads = draw_inputs(case['width'], case['draw'], args.rehearse)
+  table, grads = draw_rows(case['width'], args.rehearse)
+  ids, distinct = draw_ids(case['draw'], args.rehearse)
   count = ids.size
   run = of_torch if case['program'] == 'torch' else of_jax
   row = run(case, table, ids, grads, args.rehearse)
-  distinct = len(np.unique(ids))
   least = least_bytes(case, distinct, count, grads.size)
   if case['what'] == 'bag':
     walked = least_bytes(case, count, count, grads.size)
@@ -62,21 +60,44 @@ def work(case: dict, args) -> dict:
   )
 
 
-@functools.lru_cache(maxsize=1)  # cases that follow one another share them
-def draw_inputs(width: int, draw: str, tiny: bool):
-  """Table, ids and gradients of bags, of NumPy."""
+# A process has many cases, and a table of 512 MB takes longer than they do. The
+# arrays of a width serve all of its cases, and the ids of a draw those of both
+# widths.
+@functools.cache
+def draw_rows(width: int, tiny: bool):
+  """Table and gradients of bags, of NumPy."""
   import numpy as np
 
-  rows, bags = (500, 64) if tiny else (ROWS, BAGS)
+  rows, bags = sizes(tiny)
   rng = np.random.default_rng(0)
+  found = []
+  for count in (rows, bags):
+    x = rng.random((count, width), np.float32)
+    x -= 0.5  # in place, as the next line
+    x *= 4
+    found.append(x)
+  return tuple(found)
+
+
+@functools.cache
+def draw_ids(draw: str, tiny: bool):
+  """The ids of all bags, and how many rows they name."""
+  import numpy as np
+
+  rows, bags = sizes(tiny)
+  rng = np.random.default_rng(1)
   count = bags * IDS
   if draw == 'uniform':
-    ids = rng.integers(0, rows, count)
+    ids = rng.integers(0, rows, count, np.int32)
   else:
-    ids = rng.permutation(rows)[np.minimum(rng.zipf(1.2, count), rows) - 1]
-  table = rng.standard_normal((rows, width), np.float32)
-  grads = rng.standard_normal((bags, width), np.float32)
-  return table, ids.astype(np.int32), grads
+    places = np.minimum(rng.zipf(1.2, count), rows) - 1
+    ids = rng.permutation(rows).astype(np.int32)[places]
+  return ids, int(np.count_nonzero(np.bincount(ids)))
+
+
+def sizes(tiny: bool) -> tuple[int, int]:
+  """How many rows the table has, and how many bags there are."""
+  return (500, 64) if tiny else (ROWS, BAGS)
 
 
 def least_bytes(case, distinct, count, bag_numbers) -> float:

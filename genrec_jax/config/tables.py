@@ -40,6 +40,7 @@ FIELDS = {
   'codec': 'codec',
   'id_map': 'id_map',
   'rows': 'rows',
+  'private': 'private',
 }
 # Options of row optimizers, by the names of `optimizer.rows`.
 OPTIONS = {
@@ -248,12 +249,17 @@ def _is_codec(value) -> bool:
   return isinstance(value, str)
 
 
+def _is_count(value) -> bool:
+  return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 _NUMBER = 'a number', _is_number
 # Key of an entry -> (what its value must be, whether it is that).
 TYPES = {
   'scheme': ('the name of a scheme', lambda x: isinstance(x, str)),
   'codec': ('a name, or a pair of names for rows and gradients', _is_codec),
   'id_map': ('the name of an id map', lambda x: isinstance(x, str)),
+  'private': ('a whole number, zero or more', _is_count),
   'dtype': ('the name of a dtype', lambda x: isinstance(x, str)),
   'decay': ("'l2', 'decoupled' or None", lambda x: x is None
             or isinstance(x, str)),
@@ -314,8 +320,8 @@ def _check_spec(spec, entry=None):
     )
   if spec.ids and spec.id_map == 'identity':
     raise ConfigError(
-      f"{where}: 'rows' of table {spec.name!r} needs id_map='hash', which says "
-      'which ids share a row'
+      f"{where}: 'rows' of table {spec.name!r} needs an id_map ('hash', "
+      "'ordered' or 'frequency'), which says which ids share a row"
     )
   for key in ('rate', 'init_std', 'l2'):
     value = getattr(spec, key)

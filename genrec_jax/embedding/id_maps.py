@@ -1,9 +1,17 @@
 """From the ids of a batch to rows of a table; the first stage of a lookup.
 
-| name       | row of an id                                                   |
-|------------|----------------------------------------------------------------|
-| 'identity' | the id itself                                                  |
-| 'hash'     | 1 + hash of the id, modulo the rows behind row 0; 0 stays 0    |
+| name        | row of an id; 0 stays 0                                       |
+|-------------|---------------------------------------------------------------|
+| 'identity'  | the id itself                                                 |
+| 'hash'      | 1 + hash of the id, modulo the rows behind row 0              |
+| 'ordered'   | 1 + id - 1, modulo the rows behind row 0                      |
+| 'frequency' | the id itself up to `private`; of others a hash modulo the    |
+|             | rows behind those                                             |
+
+Vocabularies of the library give ids in the order of frequency, the most
+frequent value first. So 'ordered' keeps as many of those apart from one another
+as there are rows, and 'frequency' gives the `private` most frequent ones a row
+of their own. 'hash' is the hashing trick, which knows nothing of frequency.
 
 A map may have a state, such as which ids have been admitted: it goes from the
 routing of one batch to the routing of the next, never through what is learned,
@@ -52,32 +60,127 @@ class HashIdMap:
 
   def lookup(self, state, ids: jax.Array) -> jax.Array:
     del state
-    seed = jnp.uint32(zlib.crc32(self.table.encode()))
-    bits = mix(mix(ids.astype(jnp.uint32)) ^ seed)
-    row = 1 + (bits % jnp.uint32(self.rows - 1)).astype(jnp.int32)
-    row = jnp.where(ids == 0, 0, row)
-    return jnp.where((ids >= 0) & (ids < self.ids), row, NO_ROW)
+    row = 1 + _hash_ids(self.table, ids, self.rows - 1)
+    return _keep_ids(ids, row, self.ids)
 
   def assign(self, state, ids: jax.Array, real: jax.Array):
     del real
     return self.lookup(state, ids), state
 
 
+@dataclasses.dataclass(frozen=True)
+class OrderedIdMap:
+  """Many ids on few rows, in turns: the first ids are apart from one another.
+
+  >>> import jax.numpy as jnp
+  >>> id_map = OrderedIdMap(ids=1000, rows=4)
+  >>> id_map.lookup({}, jnp.array([0, 1, 2, 3, 4, 5, 1000])).tolist()
+  [0, 1, 2, 3, 1, 2, -1]
+
+  Attributes:
+    ids: how many there are; others are not rows.
+    rows: of the table, row 0 of padding included.
+  """
+
+  ids: int
+  rows: int
+
+  def init(self) -> dict:
+    return {}
+
+  def lookup(self, state, ids: jax.Array) -> jax.Array:
+    del state
+    return _keep_ids(ids, 1 + (ids - 1) % (self.rows - 1), self.ids)
+
+  def assign(self, state, ids: jax.Array, real: jax.Array):
+    del real
+    return self.lookup(state, ids), state
+
+
+@dataclasses.dataclass(frozen=True)
+class FrequencyIdMap:
+  """A row of its own for each of the first ids; the others share the rest.
+
+  >>> import jax.numpy as jnp
+  >>> id_map = FrequencyIdMap('user', ids=1000, rows=8, private=3)
+  >>> rows = id_map.lookup({}, jnp.array([0, 1, 3, 4, 999, 1000])).tolist()
+  >>> rows[:3], 4 <= rows[3] < 8, 4 <= rows[4] < 8, rows[5]
+  ([0, 1, 3], True, True, -1)
+
+  Attributes:
+    table: name of the table.
+    ids: how many there are; others are not rows.
+    rows: of the table, row 0 of padding included.
+    private: how many of the first ids, that of padding not counted, have a row
+      of their own.
+  """
+
+  table: str
+  ids: int
+  rows: int
+  private: int
+
+  def init(self) -> dict:
+    return {}
+
+  def lookup(self, state, ids: jax.Array) -> jax.Array:
+    del state
+    first = self.private + 1
+    shared = first + _hash_ids(self.table, ids, self.rows - first)
+    return _keep_ids(ids, jnp.where(ids < first, ids, shared), self.ids)
+
+  def assign(self, state, ids: jax.Array, real: jax.Array):
+    del real
+    return self.lookup(state, ids), state
+
+
+def _hash_ids(table: str, ids: jax.Array, size: int) -> jax.Array:
+  """A number below `size` for each id, other ones for other tables."""
+  seed = jnp.uint32(zlib.crc32(table.encode()))
+  bits = mix(mix(ids.astype(jnp.uint32)) ^ seed)
+  return (bits % jnp.uint32(size)).astype(jnp.int32)
+
+
+def _keep_ids(ids: jax.Array, rows: jax.Array, count: int) -> jax.Array:
+  """The rows of ids: that of padding is 0, and what is no id has none."""
+  rows = jnp.where(ids == PAD, 0, rows)
+  return jnp.where((ids >= 0) & (ids < count), rows, NO_ROW)
+
+
+# Name -> (spec, ids) -> map, where ids are not rows.
+KINDS = {
+  'hash': lambda spec, ids: HashIdMap(spec.name, ids, spec.rows),
+  'ordered': lambda spec, ids: OrderedIdMap(ids, spec.rows),
+  'frequency': lambda spec, ids: FrequencyIdMap(
+    spec.name, ids, spec.rows, spec.private
+  ),
+}
+
+
 def build_map(spec: TableSpec) -> IdMap | None:
   """The map that a table asks for; None where ids are rows."""
+  if spec.private and spec.id_map != 'frequency':
+    raise ValueError(
+      f'table {spec.name!r} has private={spec.private:,}, which is for '
+      f"id_map='frequency', and its id_map is {spec.id_map!r}"
+    )
   if spec.id_map == 'identity':
     return None
-  if spec.id_map == 'hash':
-    if spec.rows < 2:
-      raise ValueError(
-        f'table {spec.name!r} has {spec.rows} rows: hashed ids need two, one '
-        'of them for padding'
-      )
-    return HashIdMap(spec.name, spec.ids or spec.rows, spec.rows)
-  raise ValueError(
-    f'table {spec.name!r} has id_map={spec.id_map!r}, must be one of '
-    "('identity', 'hash')"
-  )
+  if spec.id_map not in KINDS:
+    raise ValueError(
+      f'table {spec.name!r} has id_map={spec.id_map!r}, must be one of '
+      f'{("identity", *KINDS)}'
+    )
+  ids = spec.ids or spec.rows
+  # Beside the private ones, row 0 is for padding and one at least is shared.
+  if spec.rows < spec.private + 2:
+    private = f'{spec.private:,} private ones, ' if spec.private else ''
+    raise ValueError(
+      f'table {spec.name!r} has {spec.rows:,} rows: id_map={spec.id_map!r} '
+      f'needs {spec.private + 2:,}, {private}one for padding and one at least '
+      'that ids share'
+    )
+  return KINDS[spec.id_map](spec, ids)
 
 
 @dataclasses.dataclass(frozen=True)

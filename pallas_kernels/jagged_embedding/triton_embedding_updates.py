@@ -136,6 +136,7 @@ def _load_state(state, row, live, columns, s: tl.constexpr):
     other=0.0,
     eviction_policy='evict_first',
   ).to(tl.float32)
+  # Of a text Triton 3.6 has to be told that it is a constant.
   slots = (
     _load_slot(first, row, live, columns, tl.constexpr(s.first), s),
     _load_slot(second, row, live, columns, tl.constexpr(s.second), s),

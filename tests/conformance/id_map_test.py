@@ -1,5 +1,6 @@
 """What `contracts.IdMap` promises, and the way of its state through a run."""
 
+import dataclasses
 import functools
 
 import jax
@@ -13,7 +14,7 @@ from genrec_jax import contracts
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.embedding import id_maps, lookup
 from genrec_jax.embedding.id_maps import HashIdMap
-from genrec_jax.features import UNREAD, Read
+from genrec_jax.features import UNREAD, Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.step import make_step
@@ -39,6 +40,8 @@ from tests.tolerances import assert_close
 # Every implementer.
 IMPLEMENTERS = {
   'hashed': HashIdMap('t', ITEMS, MEETING),
+  'ordered': id_maps.OrderedIdMap(ITEMS, MEETING),
+  'frequency': id_maps.FrequencyIdMap('t', ITEMS, MEETING, private=2),
   'admitting': Admitting(ITEMS, MEETING),
 }
 RUNTIMES = ('one device', 'mesh', 'mesh, exact')
@@ -298,6 +301,36 @@ def test_a_step_takes_the_maps_of_its_caller():
   )
   for table, met in counted()[0].items():
     np.testing.assert_array_equal(after[table]['met'], met)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'told'),
+  [
+    (dict(id_map='hash', rows=1), 'has 1 rows: .* needs 2, one for padding'),
+    (dict(id_map='frequency', private=8), 'needs 10, 8 private ones, one for'),
+    (dict(id_map='hash', private=3), "is for id_map='frequency'"),
+    (dict(private=3), "its id_map is 'identity'"),
+    (dict(id_map='learnt'), "must be one of .*'ordered', 'frequency'"),
+  ],
+)
+def test_maps_that_cannot_be(changes, told):
+  spec = TableSpec('t', **dict(rows=9, dim=4, ids=40) | changes)
+  with pytest.raises(ValueError, match=told):
+    id_maps.build_map(spec)
+
+
+def test_frequent_ids_are_apart():
+  ids = jnp.arange(40)
+  spec = TableSpec('t', rows=9, dim=4, ids=40)
+
+  def build(**changes):
+    return id_maps.build_map(dataclasses.replace(spec, **changes))
+
+  rows = np.asarray(build(id_map='frequency', private=5).lookup({}, ids))
+  assert rows[:6].tolist() == [0, 1, 2, 3, 4, 5]
+  assert {*rows[6:].tolist()} == {6, 7, 8}
+  rows = np.asarray(build(id_map='ordered').lookup({}, ids))
+  assert rows.tolist() == [0, *(1 + i % 8 for i in range(39))]
 
 
 def test_a_read_of_the_whole_table_knows_no_map():

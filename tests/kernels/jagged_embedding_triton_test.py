@@ -6,6 +6,7 @@ Everything but the launch itself is what a GPU runs: preparation, plans, kernel
 source. Pieces and blocks are small, so that a few ids make several levels.
 """
 
+import importlib.util
 import subprocess
 import sys
 
@@ -14,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import aot_compile_embedding
 from pallas_kernels import dispatch, triton_call
-from pallas_kernels.jagged_embedding import api, gpu, gpu_plan
+from pallas_kernels.jagged_embedding import api, gpu, gpu_plan, rules
 from pallas_kernels.jagged_embedding.spec import Rule
 from tests.kernels import (
   jagged_embedding_rounding_test,
@@ -346,9 +348,48 @@ def test_in_a_loop_each_step_moves_the_rows_of_the_last():
     assert_close(a, b)
 
 
-def test_kernels_compile_for_gpus(interpreted):
+def compile_ahead(interpreted, *words: str) -> str:
+  """What the compile benchmark says, which must be content."""
   with interpreted.context() as patch:
     patch.delenv('TRITON_INTERPRET', raising=False)
     command = [sys.executable, '-m', 'benchmarks.aot_compile_embedding']
-    done = subprocess.run([*command, '--smoke'], capture_output=True, text=True)
+    done = subprocess.run(
+      [*command, '--smoke', *words], capture_output=True, text=True
+    )
   assert done.returncode == 0, done.stdout + done.stderr
+  return done.stdout
+
+
+def test_kernels_compile_for_gpus(interpreted):
+  """Also the update by each optimizer: a Triton may refuse the source."""
+  said = compile_ahead(interpreted)
+  for name in (*rules.OPTIMIZERS, 'bfloat16', 'float16'):
+    for kernel in ('update_runs', 'update_rows'):
+      assert f'parsed, {name}: {kernel}' in said
+
+
+@pytest.mark.skipif(
+  not importlib.util.find_spec('jax_triton')
+  or not any(importlib.util.find_spec(f'jax_cuda{n}_plugin') for n in (12, 13)),
+  reason='needs jax-triton and the CUDA plugin of JAX, without a GPU',
+)
+def test_xla_moves_a_donated_table_where_it_lies(interpreted):
+  assert 'bag_update in a loop' in compile_ahead(interpreted, '--xla')
+
+
+def test_what_a_program_makes_anew():
+  """Lines as XLA writes them; the table is `[9,4]`, a slot `[9]`."""
+  text = """
+  %arg.1 = (s32[], f32[9,4]{1,0}) parameter(0)
+  %copy.2 = s32[] copy(%constant.1)
+  %get-tuple-element.3 = f32[9,4]{1,0} get-tuple-element(%arg.1), index=1
+  %copy.4 = f32[9,4]{1,0} copy(%get-tuple-element.3)
+  %copy-start.5 = (f32[9]{0}, f32[9]{0}, u32[]) copy-start(%state.1)
+  ROOT %fusion.6 = f32[9,4]{0,1} fusion(%copy.4), kind=kLoop, calls=%some
+  %fusion.7 = f32[9,40]{1,0} fusion(%copy.4), kind=kLoop, calls=%some
+  %call.8 = (f32[9,4]{1,0}, f32[9]{0}, f32[1]{0}) custom-call(%a, %b, %c), \
+custom_call_target="x", output_to_operand_aliasing={{0}: (1, {}), {1}: (2, {})}
+  """
+  made = aot_compile_embedding.find_copies(text, [(9, 4), (9,)])
+  assert made == ['copy.4', 'copy-start.5', 'fusion.6']
+  assert aot_compile_embedding.count_aliases(text) == 2
