@@ -444,10 +444,17 @@ def find_copies(text: str, shapes) -> list[str]:
     shapes: of the arrays that are to stay where they are.
   """
   sizes = '|'.join({','.join(map(str, shape)) for shape in shapes})
-  # Calls of kernels are judged by what they share; `copy-start` has a tuple.
-  made = re.findall(rf'%?([\w.-]+) = \(?\w+\[(?:{sizes})\]\S* ([\w-]+)\(', text)
-  free = 'parameter', 'get-tuple-element', 'bitcast', 'custom-call'
-  return [name for name, kind in made if kind not in free]
+  # What a kernel writes is judged by what it shares; the others move nothing.
+  free = (
+    'parameter', 'get-tuple-element', 'bitcast', 'custom-call', 'tuple',
+    'while',
+  )  # fmt: skip
+  made = re.findall(r'%?([\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\(', text)
+  return [
+    name
+    for name, kind, instruction in made
+    if instruction not in free and re.search(rf'\[(?:{sizes})\]', kind)
+  ]
 
 
 if __name__ == '__main__':
