@@ -334,7 +334,7 @@ def measure_auc(
   chunks = [keep_latest(chunk, most) for chunk in chunks]
   labels = [chunk.columns['label'].values for chunk in chunks]
   scores = np.concatenate(list(scorer.score_chunks(chunks)))
-  return tbsm_study.find_auc(np.concatenate(labels), scores[:, 0])
+  return tbsm_study.count_auc(np.concatenate(labels), scores[:, 0])
 
 
 def keep_latest(chunk: raw.RawChunk, most: int) -> raw.RawChunk:

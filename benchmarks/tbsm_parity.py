@@ -6,10 +6,9 @@ PATH is a Python with torch, the directories are checkouts of
 facebookresearch/tbsm and facebookresearch/dlrm. Sizes are those of their
 bench: vectors of 16, m = 15, T = 20, one head. Parity is of the formula: with
 weights copied, a ReLU behind the tower, no epsilon and full histories,
-`difference` is the largest one of the probabilities. In their code A is in a
-list that no optimizer sees; it is copied all the same. `core_ms` is the median
-of a training step of both with 256 examples and Adagrad, on one core, theirs
-with the allocator that `MALLOC_` variables below tune.
+`difference` is the largest one of the probabilities. `core_ms` is the median of
+a training step of both with 256 examples and Adagrad, on one core, theirs with
+the allocator that `MALLOC_` variables below tune.
 """
 
 import os

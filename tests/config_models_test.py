@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from genrec_jax import config as config_lib
+from genrec_jax.config import event_models
 from genrec_jax.config.model_choice import MODELS_OF
 from genrec_jax.config.request_models import PooledRequests
 from genrec_jax.library import fitting
@@ -197,3 +198,20 @@ def test_what_a_config_file_holds_is_judged_by_training_alone(tmp_path):
   assert config.model.dropout == 1.5
   with pytest.raises(config_lib.ConfigError, match='model.dropout is 1.5'):
     settings_checks.check_settings(config)
+
+
+def test_a_trial_of_tbsm_has_histories():
+  """Whatever the data are: clicks, which others try, have none."""
+  config = load('own_clicks.py:tbsm,smoke')
+  assert (config.data.name, config.data.split.by) == ('interests', 'order')
+
+
+def test_pairs_of_tbsm_from_a_command_line():
+  config = load('own_clicks.py:tbsm')
+  config_lib.apply_override(config, 'model.pairs.films=film')
+  assert config.model.pairs.to_dict() == {'films': 'film'}
+
+
+def test_weights_of_products_are_for_products():
+  with pytest.raises(ValueError, match="weights='mul' is for .*'gru'"):
+    event_models.TBSM(mechanism='gru', weights='mul')

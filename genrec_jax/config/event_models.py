@@ -102,6 +102,11 @@ class TBSM:
         f'model.heads={self.heads}, and mechanism={self.mechanism!r} has one; '
         f'several have {", ".join(several)}'
       )
+    if self.weights == 'mul' and not self.compares:
+      raise ValueError(
+        f"model.weights='mul' is for {', '.join(COMPARING)}, and "
+        f'model.mechanism is {self.mechanism!r}: leave one of them out'
+      )
     if self.k_sequences and not (self.compares and self.heads > 1):
       raise ValueError(
         'model.k_sequences gives each of several heads another part of the '

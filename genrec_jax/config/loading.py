@@ -21,6 +21,7 @@ OPEN = (
   'data.label_kinds',
   'data.label_weights',
   'model.important',
+  'model.pairs',
   'model.small',
 )
 # What an entry looks like of keys whose default has none.

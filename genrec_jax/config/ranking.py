@@ -368,6 +368,10 @@ def ranking_smoke(config: ConfigDict) -> ConfigDict:
   if config.data.name in ('movielens_clicks', 'taobao'):
     # Generated, with the same columns.
     config.data.name, config.data.path = 'interests', ''
+  elif config.model.name == 'tbsm' and config.data.name != 'interests':
+    _use_clicks(config.data)  # which have no history
+    config.data.name = 'interests'
+    config.data.split.by, config.data.split.column = 'order', ''
   elif config.data.name not in ('drift', 'interests'):
     _use_clicks(config.data)
   config.data.drift.update(windows=6, rows=500, values=20)

@@ -186,11 +186,13 @@ def _find_partner(
   ]
   if len(same) == 1:
     return same[0]
-  what = f'several do ({", ".join(same)})' if same else 'none does'
+  if same:
+    what = f'several do ({", ".join(same)}); set model.pairs.{event.name}'
+  else:
+    what = f'none does; set data.features.NAME.table={event.source} for it'
   raise ValueError(
     f'which feature of the candidate is what {event.name!r} is of an event? '
-    f'One that reads the same table, {event.source!r}, and {what}; set '
-    f'model.pairs.{event.name}, or data.features.NAME.table'
+    f'One that reads the same table, {event.source!r}, and {what}'
   )
 
 

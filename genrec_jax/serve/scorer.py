@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax.config import tower_file
+from genrec_jax.config.loading import quote_value
 from genrec_jax.contracts import EvalRuntime, Extensions, Task, weights_of
 from genrec_jax.data.ranking import collation, raw
 from genrec_jax.data.ranking.encoder import Encoder
@@ -144,9 +145,11 @@ class Scorer:
     Args:
       rows: as `score` takes them.
     """
-    batches = collation.raw_batches(
-      self.encoder, [self._read(rows)], **self.batching
-    )
+    chunk = self._read(rows)
+    if not len(chunk):  # one row of nothing says what shape an answer has
+      nothing = dict.fromkeys(self.encoder.schema.sources)
+      return self.weigh_events([nothing])[:0]
+    batches = collation.raw_batches(self.encoder, [chunk], **self.batching)
     found = []
     for batch in batches:
       batch = self._runtime.put_on_devices(batch)
@@ -156,6 +159,11 @@ class Scorer:
     return np.concatenate(found)
 
   def _read(self, rows) -> raw.RawChunk:
+    if isinstance(rows, (str, os.PathLike)):
+      raise ValueError(
+        f'{quote_value(str(rows))} is a path; a Scorer wants rows: read the '
+        'file first, into a DataFrame say, or score it by --mode=predict'
+      )
     has_columns = isinstance(rows, Mapping) or hasattr(rows, 'columns')
     read = raw.from_columns if has_columns else raw.from_records
     return read(rows, self.encoder.schema.sources)

@@ -111,6 +111,9 @@ def test_events_are_weighed_by_each_head(tmp_path):
   # In any company: batches have 16 examples.
   one = scorer.weigh_events({name: x[5:6] for name, x in rows.items()})
   np.testing.assert_allclose(one[0], weights[5], rtol=1e-5)
+  assert scorer.weigh_events([]).shape == (0, 2, 3)
+  with pytest.raises(ValueError, match="'rows.csv' is a path"):
+    scorer.score('rows.csv')
   plain = fit({**FEATURES, 'ages': None}, workdir=tmp_path / 'plain')
   with pytest.raises(ValueError, match="'dlrm' gives no weights to events"):
     Scorer.load(plain.workdir).weigh_events(rows)

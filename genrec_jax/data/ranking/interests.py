@@ -41,6 +41,7 @@ from genrec_jax.data.ranking.generated_clicks import (
 PARTS = ('decay', 'periodic', 'order', 'taste')
 SPLITS = ('users', 'time')
 _UNIT = 256  # users of one draw
+_MOST = 10**12  # of any number: strengths are finite, times fit int64
 _SAMPLE_UNITS = 8  # for shifts, scales and the bias
 _CHUNK = 1 << 12  # rows that a reader yields at once
 # Each use of random numbers has a sequence of its own.
@@ -123,10 +124,10 @@ class InterestLog:
       ('taste', 0),
       ('seed', 0),
     ):
-      if not getattr(self, name) >= least:
+      if not least <= getattr(self, name) <= _MOST:
         raise ValueError(
-          f'data.interests.{name} must be at least {least}, not '
-          f'{getattr(self, name)}'
+          f'data.interests.{name} must be at least {least} and at most '
+          f'{_MOST:,}, not {getattr(self, name)}'
         )
     for name, most in (
       ('favourites', self.categories),
@@ -263,7 +264,9 @@ class InterestStream:
     )
     shift, scale = found.mean(0), np.maximum(found.std(0), 1e-6)
     logits = (found - shift) / scale @ self._strengths
-    low, high = -60.0, 60.0
+    # Beyond the largest logit, so that no strength hides the rate.
+    high = 60.0 + float(np.abs(logits).max())
+    low = -high
     for _ in range(80):  # halves: as near as numbers can be
       middle = (low + high) / 2
       mean = apply_sigmoid(middle + logits).mean()

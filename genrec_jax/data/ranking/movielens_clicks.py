@@ -217,8 +217,13 @@ class MovielensClicks:
     Args:
       column_names: those that are wanted.
       split: 'train', 'valid' or 'test'; '' is all of them.
+
+    Raises:
+      ValueError: the split has no examples; the message says what to change.
     """
     shown, name = self.draw_impressions(split), self.files[0]
+    if not len(shown):
+      raise ValueError(self._explain_no_rows(split))
     for first in range(0, len(shown), _CHUNK):
       some = shown.take(slice(first, first + _CHUNK))
       yield behaviour_rows.make_chunk(
@@ -229,6 +234,29 @@ class MovielensClicks:
           f'{name}, user {some.user[i]}, time {some.time[i]}'
         ),
       )
+
+  def _explain_no_rows(self, split: str) -> str:
+    """Why a split has no examples, and what to change."""
+    section, least = 'data.movielens_clicks.', self.options.least
+    able = np.diff(self._offsets) > least
+    own = self._split == split if split else np.ones_like(able)
+    shares = {
+      'train': f'lower {section}valid_share or {section}test_share',
+    }.get(split, f'raise {section}{split}_share')
+    if not own.any():
+      remedy = shares
+    elif least == 1:
+      remedy = f'{shares}, or give users with more ratings'
+    elif not able.any():
+      remedy = f'lower {section}least, which is {least:,}'
+    else:
+      remedy = f'lower {section}least, which is {least:,}, or {shares}'
+    return (
+      f'{self.files[0]}, {split or "every"} split: holds no rows, since '
+      f'examples are made of users with {least + 1:,} ratings or more, of whom '
+      f'the file has {able.sum():,} among {len(able):,} users, and this split '
+      f'{(able & own).sum():,} among {own.sum():,}; {remedy}'
+    )
 
   def _choose_places(self) -> np.ndarray:
     """The ratings that give an example, ascending."""

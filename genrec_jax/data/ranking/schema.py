@@ -18,6 +18,8 @@ OOV = ('row', 'hash', 'error')
 POOLINGS = ('sum', 'mean')
 KEEPS = ('', 'first', 'last')
 
+_LARGEST = float.fromhex('0x1.fffffep127')  # of float32
+
 
 @dataclasses.dataclass(frozen=True)
 class Column:
@@ -91,11 +93,16 @@ class Column:
         )
     if self.has_numbers and self.fill:
       try:
-        float(self.fill)
+        fill = float(self.fill)
       except ValueError:
         raise ValueError(
           f'{self._quote_key("fill")} is {self.fill!r}, not a number'
         ) from None
+      if not abs(fill) <= _LARGEST:  # of a column as well, which it would spoil
+        raise ValueError(
+          f'{self._quote_key("fill")} is {self.fill!r}, not a finite number '
+          'of float32'
+        )
     self._check_shares()
     if self.coded:
       self._check_vocabulary()

@@ -57,6 +57,8 @@ _BLOCK = 1 << 18  # events that are in memory at a time, and at least one user
 _CHUNK = 1 << 12  # rows that a reader yields at once
 # Windows of each kind, by tens of events in the history; then `points`.
 _REGIME = (0, 1, 3, 6)
+# The fewest events of a user who gives an example, with the target.
+_LEAST = {'train': 11, 'valid': 11, 'test': 2}
 # Each use of draws has a sequence of its own.
 _VALID, _POSITIVE, _NEGATIVE, _LABEL, _ITEM = range(5)
 
@@ -220,8 +222,12 @@ class TaobaoClicks:
     Args:
       column_names: those that are wanted.
       split: 'train', 'valid' or 'test'.
+
+    Raises:
+      ValueError: the split has no examples; the message says what to change.
     """
     with self._open() as (log, users):
+      _check_rows(self.path, split, log, users.masks[split], self.options)
       for first, stop in _cut_blocks(log.offsets, users.masks[split]):
         block = _Block(self.path, log, first, stop, self.options)
         owner = np.flatnonzero(users.masks[split][first:stop])
@@ -300,6 +306,39 @@ def _count_rows(split: str, history: np.ndarray, options) -> np.ndarray:
     return (history > 0).astype(np.int64)
   windows = count_windows(history, options.points)
   return 2 * (np.minimum(windows, 1) if split == 'valid' else windows)
+
+
+def _check_rows(
+  path: pathlib.Path,
+  split: str,
+  log: taobao_sort.SortedLog,
+  mask: np.ndarray,
+  options: TaobaoOptions,
+) -> None:
+  """Refuses a split without examples, in words that say what to change."""
+  least, counts = _LEAST[split], np.diff(log.offsets)
+  able = counts >= least
+  if options.most >= least and (able & mask).any():
+    return
+  if options.most < least:
+    remedy = (
+      f'set data.taobao.most, which is {options.most}, to {least} or more'
+    )
+  elif not able.any():
+    remedy = 'give a log whose users have more events'
+  else:
+    remedy = {
+      'train': 'raise data.taobao.train_quantile, or lower '
+      'data.taobao.valid_share',
+      'valid': 'raise data.taobao.valid_share or data.taobao.train_quantile',
+      'test': 'lower data.taobao.train_quantile',
+    }[split]
+  raise ValueError(
+    f'{path}, {split} split: holds no rows, since examples of this split are '
+    f'made of users with {least} events or more, of whom the log has '
+    f'{able.sum():,} among {len(able):,} users, and this split '
+    f'{(able & mask).sum():,} among {mask.sum():,}; {remedy}'
+  )
 
 
 def _cut_blocks(

@@ -14,13 +14,16 @@ import contextlib
 import dataclasses
 import itertools
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO
 
 import numpy as np
 
 from genrec_jax.data import scratch, source_files, text, vocab
 from genrec_jax.data.quoting import quote
-from genrec_jax.data.ranking import prepare
+from genrec_jax.data.ranking import column_files, prepare
+from genrec_jax.data.ranking.column_files import ColumnFile
 
 BEHAVIOURS = ('pv', 'buy', 'cart', 'fav')
 _NAMES = ('user', 'item', 'category', 'behaviour', 'time')
@@ -41,6 +44,10 @@ _SORTED = {'item': np.dtype(np.int32)} | {
 _SORT_BYTES, _MERGE_BYTES = 72, 144
 _FAN_IN = 64  # runs that are merged at once
 _LEAST_ROWS = 16  # of a run in memory, however little there is
+# The logarithm of an age is a float32, and a model knows no such times: in
+# milliseconds, this was in 2004; in seconds, it is the year 36812.
+_TIME_LIMIT = 1 << 40
+_LARGE = re.compile(r'(-?)[1-9][0-9]*(\.0+)?')  # if it is no int64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +68,7 @@ class SortedLog:
   """The events of each user, in the order of time, in one file.
 
   Attributes:
-    path: of the file, whose columns lie one behind the other.
+    file: of the events, which is checked when it is read.
     users: `[U]` int64 ids, ascending.
     offsets: `[U + 1]` int64, where the events of each user lie.
     last_time: `[U]` int64 seconds of each user's last event.
@@ -69,7 +76,7 @@ class SortedLog:
     dropped: rows that were left out.
   """
 
-  path: pathlib.Path
+  file: ColumnFile
   users: np.ndarray
   offsets: np.ndarray
   last_time: np.ndarray
@@ -86,17 +93,18 @@ class SortedLog:
     Returns:
       'item', its number in the catalogue, 'category', 'behaviour', its number
       in `BEHAVIOURS`, and 'time'.
+
+    Raises:
+      ValueError: the file is not what was written.
+      OSError: it is missing.
     """
-    with self.path.open('rb') as f:
-      return _read_columns(f, _SORTED, int(self.offsets[-1]), first, stop)
+    with self.file.open() as f:
+      return self.file.read(f, first, stop)
 
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-  """Sorted rows in a file, whose columns lie one behind the other."""
-
-  path: pathlib.Path
-  rows: int
+  @property
+  def path(self) -> pathlib.Path:
+    """Of the file."""
+    return self.file.path
 
 
 @contextlib.contextmanager
@@ -119,13 +127,15 @@ def sort_log(
     log: called with progress messages.
 
   Raises:
-    ValueError: a row is damaged; the message has the file and the line.
+    ValueError: a row is damaged; the message has the file and the line. Or a
+      file of sorted rows is not what was written.
+    OSError: `parent` cannot be written to, or is full.
   """
   path = text.require_file(path)
   before = source_files.stat_files([path])
-  parent.mkdir(parents=True, exist_ok=True)
+  _make_directory(parent, parents=True, exist_ok=True)
   with scratch.scratch_directory(parent, 'taobao-sort-') as work:
-    work.mkdir(mode=0o700)
+    _make_directory(work, mode=0o700)
     progress = prepare.Progress(log)
     items = _CatalogueFit()
     writer = _RunWriter(work, memory_mb)
@@ -148,6 +158,17 @@ def sort_log(
     yield _write_sorted(
       work / 'sorted', merger, writer.runs, catalogue, reader.dropped
     )
+
+
+def _make_directory(path: pathlib.Path, **options) -> None:
+  try:
+    path.mkdir(**options)
+  except OSError as error:
+    raise OSError(
+      error.errno,
+      f'{path}: no directory can be made there ({error.strerror}); set '
+      'data.cache to a directory that can be made and written to',
+    ) from None
 
 
 class _Reader:
@@ -193,12 +214,24 @@ class _Reader:
     values, good = vocab.parse_ints(words)
     if not good.all():
       bad = int(np.argmin(good))
-      raise ValueError(
-        f'{self._path}, line {lines[bad]}, column {_NAMES.index(name)}: the '
-        f'{name} {quote(words[bad])} is no whole number; a line is '
-        f'{",".join(_NAMES)}, without a header; mend or remove the line'
+      if large := _LARGE.fullmatch(words[bad]):
+        reason = f'is too {"small" if large[1] else "large"} for 64 bits'
+      else:
+        reason = (
+          f'is no whole number; a line is {",".join(_NAMES)}, without a header'
+        )
+    elif name == 'time' and (values >= _TIME_LIMIT).any():
+      bad = int(np.argmax(values >= _TIME_LIMIT))
+      reason = (
+        f'is {_TIME_LIMIT:,} or more; times are seconds since 1970, not '
+        'milliseconds'
       )
-    return values
+    else:
+      return values
+    raise ValueError(
+      f'{self._path}, line {lines[bad]}, column {_NAMES.index(name)}: the '
+      f'{name} {quote(words[bad])} {reason}; mend or remove the line'
+    )
 
   def _drop(self, rows, keep: np.ndarray, words, lines) -> dict:
     if not self._drops:
@@ -269,12 +302,12 @@ class _RunWriter:
     key = {n: self._join(n) for n in ('user', 'time')}
     order = np.lexsort((key['time'], key['user']))  # which is stable
     path = self._work / f'run-{len(self.runs)}'
-    with path.open('wb') as f:
+    with column_files.write_columns(path, _RUN, self._size) as writer:
       for name in _RUN:
         # A column at a time: a copy of all of them would be as large again.
         column = key.pop(name) if name in key else self._join(name)
-        column[order].tofile(f)
-    self.runs.append(_Run(path, self._size))
+        writer.add_column(name, column[order])
+    self.runs.append(writer.finish())
     self._waiting, self._size = [], 0
 
   def _join(self, name: str) -> np.ndarray:
@@ -290,7 +323,7 @@ class _Merger:
     self._work, self._progress, self._made = work, progress, 0
     self._capacity = (memory_mb << 20) // _MERGE_BYTES
 
-  def merge(self, runs: list[_Run]) -> Iterator[dict[str, np.ndarray]]:
+  def merge(self, runs: list[ColumnFile]) -> Iterator[dict[str, np.ndarray]]:
     """The rows of all runs in order; the files of the runs are removed."""
     # Neighbours are merged, so that the order of runs stays that of the file.
     while len(runs) > _FAN_IN:
@@ -298,24 +331,24 @@ class _Merger:
       runs = [self._write(group) for group in groups]
     yield from self._merge(runs)
 
-  def _write(self, runs: list[_Run]) -> _Run:
+  def _write(self, runs: list[ColumnFile]) -> ColumnFile:
     rows = sum(run.rows for run in runs)
     path = self._work / f'merged-{self._made}'
     self._made += 1
-    with path.open('wb') as f:
-      writer = _ColumnWriter(f, _RUN, rows)
+    with column_files.write_columns(path, _RUN, rows) as writer:
       for piece in self._merge(runs):
         writer.add(piece)
-    return _Run(path, rows)
+    return writer.finish()
 
-  def _merge(self, runs: list[_Run]) -> Iterator[dict[str, np.ndarray]]:
+  def _merge(self, runs: list[ColumnFile]) -> Iterator[dict[str, np.ndarray]]:
     size = max(_LEAST_ROWS, self._capacity // max(len(runs), 1))
+    if size > column_files.BLOCK:  # no block is read twice
+      size -= size % column_files.BLOCK
     done = 0
     self._progress.start()
     with contextlib.ExitStack() as stack:
       heads = [
-        _Head(stack.enter_context(run.path.open('rb')), run.rows, size)
-        for run in runs
+        _Head(run, stack.enter_context(run.open()), size) for run in runs
       ]
       while heads := [head for head in heads if head.fill()]:
         # The smallest of the last keys in memory, of the earliest such run.
@@ -342,18 +375,16 @@ class _Merger:
 class _Head:
   """The next rows of a run."""
 
-  def __init__(self, file, rows: int, size: int):
-    self._file, self._rows, self._size = file, rows, size
+  def __init__(self, run: ColumnFile, file: BinaryIO, size: int):
+    self._run, self._file, self._size = run, file, size
     self._next = 0  # row of the file
     self._columns = {name: np.zeros(0, kind) for name, kind in _RUN.items()}
 
   def fill(self) -> bool:
     """Reads on where nothing is left; whether there is a row."""
     if not len(self._columns['user']):
-      stop = min(self._rows, self._next + self._size)
-      self._columns = _read_columns(
-        self._file, _RUN, self._rows, self._next, stop
-      )
+      stop = min(self._run.rows, self._next + self._size)
+      self._columns = self._run.read(self._file, self._next, stop)
       self._next = stop
     return len(self._columns['user']) > 0
 
@@ -376,39 +407,13 @@ class _Head:
     return out
 
 
-class _ColumnWriter:
-  """Writes rows piece by piece, their columns one behind the other."""
-
-  def __init__(self, file, kinds: dict[str, np.dtype], rows: int):
-    self._file, self._kinds, self._rows, self._done = file, kinds, rows, 0
-
-  def add(self, piece: dict[str, np.ndarray]) -> None:
-    begin = 0
-    for name, kind in self._kinds.items():
-      self._file.seek(begin + self._done * kind.itemsize)
-      piece[name].astype(kind, copy=False).tofile(self._file)
-      begin += self._rows * kind.itemsize
-    self._done += len(piece['time'])
-
-
-def _read_columns(file, kinds, rows: int, first: int, stop: int) -> dict:
-  """Rows `first` .. `stop` - 1 of a file of columns."""
-  out, begin = {}, 0
-  for name, kind in kinds.items():
-    file.seek(begin + first * kind.itemsize)
-    out[name] = np.fromfile(file, kind, stop - first)
-    begin += rows * kind.itemsize
-  return out
-
-
 def _write_sorted(
   path: pathlib.Path, merger: _Merger, runs, catalogue: Catalogue, dropped: int
 ) -> SortedLog:
   """Merges the runs into the file that is read later."""
   rows = sum(run.rows for run in runs)
   users, counts, last = [], [], []
-  with path.open('wb') as f:
-    writer = _ColumnWriter(f, _SORTED, rows)
+  with column_files.write_columns(path, _SORTED, rows) as writer:
     for piece in merger.merge(runs):
       ids, first = np.unique(piece['user'], return_index=True)
       stops = np.append(first[1:], len(piece['user']))
@@ -425,6 +430,6 @@ def _write_sorted(
       writer.add(piece)
   offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
   return SortedLog(
-    path, np.concatenate(users), offsets, np.concatenate(last), catalogue,
-    dropped,
+    writer.finish(), np.concatenate(users), offsets, np.concatenate(last),
+    catalogue, dropped,
   )  # fmt: skip

@@ -418,6 +418,8 @@ def test_typed_lists_of_unequal_length_are_refused(tmp_path):
     ('ages', {'history': 3}, "history of feature 'ages' .* is 3, must be the"),
     ('ages', {'transform': 'ln2'}, "transform of feature 'ages' .*'ln2'"),
     ('ages', {'fill': 'old'}, "fill of feature 'ages' .*not a number"),
+    ('ages', {'fill': 'nan'}, "fill of feature 'ages' .*not a finite number"),
+    ('ages', {'fill': '1e39'}, "fill of feature 'ages' .*not a finite number"),
     ('ages', {'clip': 2.0}, "clip of feature 'ages' .*'standardize'"),
     ('ages', {'max_len': 3}, "'films' and 'ages' .* max_len is 0 of the one"),
     ('ages', {'keep': 'first'}, "keep is 'last' of the one and 'first' of"),

@@ -219,6 +219,13 @@ def test_a_strength_switches_off_its_part_alone(name):
   np.testing.assert_allclose(rest, rest.mean(), atol=1e-6)
 
 
+@pytest.mark.parametrize('decay', [1.0, 300.0, 1e4])
+def test_no_strength_hides_the_rate(decay):
+  rows = join_rows(make_log(users=2000, rate=0.05, decay=decay))
+  probability = np.array([row[5] for row in rows])
+  assert probability.mean() == pytest.approx(0.05, abs=0.015)
+
+
 def test_the_rate_and_the_strengths_are_those_asked_for():
   log = make_log(users=4000, rate=0.1, decay=0.7, order=1.5, **{'taste': 0.0})
   rows = join_rows(log)
@@ -291,7 +298,9 @@ def test_the_stream_is_fast_enough():
 
 def test_options_are_checked():
   for changes, message in (
-    ({'users': 0}, 'data.interests.users must be at least 1, not 0'),
+    ({'users': 0}, 'data.interests.users must be at least 1 and at most'),
+    ({'decay': float('inf')}, 'data.interests.decay must be at least 0 and'),
+    ({'taste': float('nan')}, 'data.interests.taste must be at least 0 and'),
     ({'kinds': 9}, 'data.interests.kinds is 9, and there are 8 categories'),
     ({'items': 5}, 'data.interests.categories is 8, and there are 5 items'),
     ({'loyal': 2.0}, 'data.interests.loyal is 2.0, must be from 0 to 1'),

@@ -4,6 +4,7 @@ import collections
 import itertools
 import os
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -30,8 +31,10 @@ RAREST = {1: 'Comedy', 2: 'Drama', 3: 'War', 4: 'War', 5: 'Western', 6: '',
 
 
 def read_examples(clicks, split=''):
-  out = []
-  for chunk in clicks.read_chunks(behaviour_rows.NAMES, split):
+  out, chunks = [], []
+  if len(clicks.draw_impressions(split)):
+    chunks = clicks.read_chunks(behaviour_rows.NAMES, split)
+  for chunk in chunks:
     columns = {
       name: split_lists(column) if name.startswith('history_') else column
       for name, column in chunk.columns.items()
@@ -211,6 +214,30 @@ def test_what_is_no_edition_and_options_are_refused(tmp_path):
   ):
     with pytest.raises(ValueError, match=message):
       movielens_clicks.MovielensClickOptions(**changes)
+
+
+@pytest.mark.parametrize(
+  ('options', 'split', 'message'),
+  [
+    ({'least': 9}, 'train', 'users with 10 ratings or more, of whom the file '
+     'has 0 among 6 users, and this split 0 among [1-6]; lower '
+     r'data.movielens_clicks.least, which is 9$'),
+    ({'test_share': 1e-9}, 'test', 'has 6 among 6 users, and this split 0 '
+     'among 0; raise data.movielens_clicks.test_share$'),
+    ({'valid_share': 0.99, 'test_share': 0.0}, 'train', 'among 0; lower '
+     'data.movielens_clicks.valid_share or data.movielens_clicks.test_share$'),
+  ],
+)  # fmt: skip
+def test_a_split_without_examples_says_what_to_change(
+  tmp_path, options, split, message
+):
+  folder = write_edition(tmp_path / 'x', make_ratings(0, [4] * 6))
+  clicks = movielens_clicks.MovielensClicks(
+    folder, movielens_clicks.MovielensClickOptions(**options)
+  )
+  with pytest.raises(ValueError, match=f'{split} split: holds no rows') as e:
+    next(clicks.read_chunks(['user'], split))
+  assert re.search(message, str(e.value)), e.value
 
 
 def test_a_user_who_rated_everything_is_named(tmp_path):
