@@ -46,7 +46,7 @@ TABLE = {
       'forward biased': _triton(64, 64, 4, 2),
       'backward_queries': _triton(64, 64, 4, 2),
       'backward_keys': _triton(64, 128, 8, 2),
-      'backward_keys biased': _triton(64, 64, 4, 2),
+      'backward_keys biased': _triton(32, 64, 4, 2),
       'backward_bias': _triton(64, 64, 8, 3),
     },
     256: {
