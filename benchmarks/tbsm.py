@@ -19,24 +19,30 @@ movielens/latest  likewise. Of all editions `popularity_auc` is the AUC of the
 user. Of what stands around it one thing differs: the mechanism (ind, dot), the
 weights (mul), heads, k-sequences of four heads, what is told of time (no age,
 no place, no time), the projection, and whether the tower reads the user's id,
-whose row was never trained for a user who tests. Baselines have as many
-parameters as `def` beside the tables; their rates, L2 and dropout were searched
-as often as those of `def`, `ind` and `dot` (benchmarks/tbsm_search.py), and the
-others have those of `def`.
+whose row was never trained for a user who tests, and the tower, whose vectors
+are concatenated; in the `dot tower` they meet in inner products, of which there
+are three without the user. K-sequences are compared with four heads. Heads have
+parameters of their own: see `parameters`. Baselines have as many as `def`
+beside the tables; their rates, L2 and dropout were searched as often as those
+of `def`, `ind` and `dot` (benchmarks/tbsm_search.py), and the others have those
+of `def`.
 
 movielens/100k/leak  what users who train and test are worth. The tested rows
                   are half of those of users that no other split has: their last
                   ones (`order`) or any (`random`). `shared` trains on the other
                   half, too, and on as many rows less of other users, which are
                   all that `apart` trains on: both train on as many. Each also
-                  with the user's id (`apart, id`, `shared, id`).
+                  with the user's id (`apart, id`, `shared, id`). No tested row
+                  is trained; the public code draws windows of training and
+                  validation from the same histories, and may draw one twice.
 
 `auc`, `gauc` (within a user), `ne` and `logloss` are of the test split, with
 the weights that validated best. Rows of kind 'mean' are over seeds, `_std` the
 deviation between them; `_diff` is the mean difference from `def` (of the leak,
 from `apart`) of the same seed, `_ci` half of its 95 % interval (t, n - 1).
 `parameters` are those beside the tables. `core_s` is what training and
-evaluations took, `run_core_s` the whole process.
+evaluations took, `run_core_s` the whole process. `capped` is the share of runs
+that were best in the last epoch allowed.
 
 Rows that a result file has are not measured again, and what has been trained
 stays in DIR: the same command continues.
@@ -52,6 +58,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks import cli, frappe, runs, tbsm_search
+from benchmarks.tbsm_knobs import KNOBS
 from benchmarks.tbsm_search import BASELINES, EVENTS
 from genrec_jax.data.parquet import pa, pq
 from genrec_jax.data.ranking import (
@@ -65,7 +72,8 @@ from genrec_jax.data.ranking import (
 COLUMNS = (
   'case', 'seeds', 'auc', 'auc_std', 'auc_diff', 'auc_ci', 'gauc', 'gauc_diff',
   'gauc_ci', 'ne', 'ne_std', 'ne_diff', 'ne_ci', 'logloss', 'floor',
-  'best_auc', 'popularity_auc', 'parameters', 'epochs', 'core_s', 'run_core_s',
+  'best_auc', 'popularity_auc', 'parameters', 'epochs', 'capped', 'core_s',
+  'run_core_s',
 )  # fmt: skip
 METRICS = ('auc', 'gauc', 'ne', 'logloss')
 KNOWN = ('floor', 'best_auc', 'popularity_auc')  # without a model
@@ -84,34 +92,11 @@ AROUND = {
   'no place': dict(position=False),
   'no time': dict(leave_out=NO_AGE, position=False),
   'no projection': dict(projection=False),
+  'dot tower': dict(interaction='dot'),
   'user id': dict(leave_out=()),
 }
-# What `python -m benchmarks.tbsm_search --knobs` prints; one guess for all
-# until the search was run.
-KNOBS = {
-  'interests': {
-    'def': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'ind': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'dot': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'mean': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'concat': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'attention': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'gru': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'lstm': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-    'din': dict(rate=1e-2, rows_rate=3e-3, table_l2=0.0, dropout=0.0),
-  },
-  'movielens': {
-    'def': dict(rate=3e-3, rows_rate=3e-3, table_l2=1e-3, dropout=0.0),
-    'ind': dict(rate=3e-3, rows_rate=3e-3, table_l2=1e-3, dropout=0.0),
-    'dot': dict(rate=3e-3, rows_rate=3e-3, table_l2=1e-3, dropout=0.0),
-    'mean': dict(rate=3e-3, rows_rate=3e-3, table_l2=1e-3, dropout=0.0),
-    'concat': dict(rate=3e-3, rows_rate=3e-3, table_l2=1e-3, dropout=0.0),
-    'attention': dict(rate=3e-3, rows_rate=3e-3, table_l2=1e-3, dropout=0.0),
-    'gru': dict(rate=3e-3, rows_rate=3e-3, table_l2=1e-3, dropout=0.0),
-    'lstm': dict(rate=3e-3, rows_rate=3e-3, table_l2=1e-3, dropout=0.0),
-    'din': dict(rate=3e-3, rows_rate=3e-3, table_l2=1e-3, dropout=0.0),
-  },
-}
+# What is compared with another case than `def`.
+BESIDE = {'k-sequences': 'heads 4'}
 LEAK = 'movielens/100k/leak'
 LEAKS = tuple(
   f'{by}/{trained}'
@@ -177,13 +162,22 @@ def main(argv: list[str] | None = None) -> None:
     wanted = list_rows(args)
     print(estimate(rows, [name for name, _ in wanted]))
     for name, measure in wanted:
-      if name not in rows:
+      if name not in rows or is_stale(rows[name]):
         rows[name] = {'case': name} | measure()
         save(args, rows, split_name(name)[0])
     for group in dict.fromkeys(split_name(name)[0] for name, _ in wanted):
       save(args, rows, group)
   except (ValueError, OSError, RuntimeError) as error:
     cli.fail(str(error))
+
+
+def is_stale(row: Mapping) -> bool:
+  """Whether a row is of a run with other knobs than those chosen now."""
+  if 'knobs' not in row:
+    return False
+  group = next(g for g in list_groups() if g.name == row['group'])
+  of = 'def' if group.name == LEAK else describe_model(row['variant'])[0]
+  return dict(row['knobs']) != dict(group.knobs[of])
 
 
 def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
@@ -256,15 +250,14 @@ def measure_run(
     data = write_leak(folder, case, data)
   else:
     of, fields = describe_model(case)
-    against = f'{group.name}/def'
+    against = f'{group.name}/{BESIDE.get(case, "def")}'
     data['data.cache'] = str(folder / f'data_seed{seed}')
   options = {
     **data,
     **tbsm_search.choose_model(of, fields),
     **tbsm_search.set_knobs(group.knobs[of]),
   }
-  name = f'{case}_seed{seed}'.replace(', ', '_').replace('/', '_')
-  workdir = folder / name.replace(' ', '_')
+  workdir = tbsm_search.name_workdir(folder, f'{case}_seed{seed}', options)
   report, whole = tbsm_search.train(
     args, f'{group.config}:{of}', workdir, options
   )
@@ -275,7 +268,9 @@ def measure_run(
     'valid_logloss': report['metrics']['valid']['logloss'],
     'parameters': report['parameters']['model'],
     'epochs': frappe.best_epoch(report, workdir),
+    'capped': tbsm_search.is_capped(report, workdir, options),
     'core_s': report['core_s'],
+    'knobs': dict(group.knobs[of]),
   } | whole  # fmt: skip
 
 
@@ -460,7 +455,7 @@ def average(rows: Iterable[Mapping]) -> list[dict]:
     mean |= {key: first[key] for key in ('group', 'variant')}
     if 'parameters' in first:
       mean['parameters'] = first['parameters']
-    for key in (*METRICS, *KNOWN, 'epochs', 'core_s', 'run_core_s'):
+    for key in (*METRICS, *KNOWN, 'epochs', 'capped', 'core_s', 'run_core_s'):
       if values := [row[key] for row in of.values() if key in row]:
         mean |= runs.over_seeds(key, values)
     against = first.get('against', name)

@@ -3,29 +3,36 @@
   python -m benchmarks.tbsm_search --runs DIR --data DIR
   python -m benchmarks.tbsm_search --knobs
 
-Six trials (`TRIALS`) for each mechanism of TBSM and each baseline, on the
+As many trials (`TRIES`) for each mechanism of TBSM and each baseline, on the
 stream of `interests` and on MovieLens 1M as benchmarks/tbsm.py has them: the
 rates of dense parameters and of rows, the L2 of the rows that a step reads, the
-dropout of the last MLP. `valid_logloss` and `valid_auc` are of the validation
-split at its best epoch; the test split is not looked at. The seed is that of
-this search alone: another stream, other draws of users. Since the films have
-the same users for all seeds, some who validate here test there.
+dropout of the last MLP, each on a ladder (`LADDERS`). Both rates climb together
+first; then a trial is a neighbour of the best so far, so that the search goes
+where it gets better, and not where somebody guessed.
+
+`valid_logloss` and `valid_auc` are of the validation split at its best epoch;
+`capped` is 1 where that is the last one allowed. The test split is not looked
+at. The seed is that of this search alone: another stream, other draws of users.
+Since the films have the same users for all seeds, some who validate here test
+there.
 
 Baselines have as many parameters as TBSM with one head, beside the tables
 (`match_size`). --knobs prints what the least `valid_logloss` chooses, as
-`KNOBS` of benchmarks/tbsm.py has it. Rows that a result file has are not
-measured again.
+`KNOBS` of benchmarks/tbsm_knobs.py has it, and names those at the end of a
+ladder. Rows that a result file has are not measured again.
 """
 
 import argparse
 import functools
+import json
 import pathlib
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 from flax import nnx
 
-from benchmarks import cli, exfm_films, runs
+from benchmarks import cli, exfm_films, frappe, runs
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.config import event_models
@@ -34,7 +41,8 @@ from genrec_jax.features import FeatureSpec
 from genrec_jax.models import tbsm
 
 COLUMNS = (
-  'case', 'valid_logloss', 'valid_auc', 'parameters', 'core_s', 'run_core_s',
+  'case', 'valid_logloss', 'valid_auc', 'capped', 'parameters', 'core_s',
+  'run_core_s',
 )  # fmt: skip
 SEED = 101
 EVENTS = 20  # of a history
@@ -54,7 +62,11 @@ CONFIGS = {
   'interests': 'configs/tbsm_synthetic.py',
   'movielens': 'configs/tbsm_movielens.py',
 }
-_FILMS = {'data.movielens_clicks.history': EVENTS, 'train.epochs': 10}
+_FILMS = {
+  'data.movielens_clicks.history': EVENTS,
+  'train.epochs': 30,
+  'train.patience': 4,
+}
 # Data set -> keys that differ from its config.
 DATA = {
   'interests': {
@@ -62,34 +74,22 @@ DATA = {
     'data.interests.users': 10_000,
     'data.interests.history': EVENTS,
     'train.batch_size': 256,
-    'train.epochs': 30,
-    'train.patience': 4,
+    'train.epochs': 50,
+    'train.patience': 6,  # most mechanisms stand still at first
   },
-  'movielens/1m': _FILMS | {'data.movielens_clicks.windows': 40},
+  'movielens/1m': _FILMS | {'data.movielens_clicks.windows': 20},
   'movielens/100k': _FILMS,
   'movielens/latest': _FILMS,
 }
-_PLAIN = dict(rate=3e-3, rows_rate=3e-3, table_l2=0.0, dropout=0.0)
-_FAST = _PLAIN | dict(rate=1e-2)
-_SHORT = _PLAIN | dict(table_l2=1e-3)  # rows learn films by heart without L2
-TRIALS = {
-  'interests': (
-    _PLAIN,
-    _FAST,
-    _FAST | dict(rows_rate=1e-2),
-    _FAST | dict(rate=2e-2),
-    _FAST | dict(table_l2=1e-4),
-    _FAST | dict(dropout=0.1),
-  ),
-  'movielens/1m': (
-    _PLAIN,
-    _PLAIN | dict(rate=1e-3, rows_rate=1e-3),
-    _SHORT,
-    _SHORT | dict(rate=1e-2),
-    _SHORT | dict(table_l2=3e-3),
-    _SHORT | dict(dropout=0.1),
-  ),
+# Knob -> what it may be.
+LADDERS = {
+  'rate': (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+  'rows_rate': (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+  'table_l2': (0.0, 1e-4, 1e-3, 1e-2),
+  'dropout': (0.0, 0.1, 0.2),
 }
+TRIES = 9  # of each mechanism
+SEARCHED = ('interests', 'movielens/1m')
 NOTES = ('The seed is that of this search alone; nothing is tested.',)
 
 
@@ -101,12 +101,19 @@ def main(argv: list[str] | None = None) -> None:
   args = parse(parser, argv)
   rows = cli.read_rows(args, 'tbsm_search')
   if args.knobs:
-    print(format_knobs(choose_knobs(rows.values())))
+    chosen = choose_knobs(rows.values())
+    print(format_knobs(chosen))
+    for data, by_mechanism in chosen.items():
+      for mechanism, knobs in by_mechanism.items():
+        if ends := list_ends(knobs):
+          print(f'# {data}, {mechanism}: at an end: {", ".join(ends)}')
     return
   try:
-    for data, mechanism, knobs in list_tries():
-      name = describe(data, mechanism, knobs)
-      if name.startswith(tuple(args.only)) and name not in rows:
+    for data, mechanism in list_searches():
+      if not f'{data}/{mechanism}'.startswith(tuple(args.only)):
+        continue
+      while knobs := suggest_knobs(find_tries(rows.values(), data, mechanism)):
+        name = describe(data, mechanism, knobs)
         rows[name] = {'case': name} | measure(args, data, mechanism, knobs)
         cli.finish(args, 'tbsm_search', [*rows.values()], COLUMNS, NOTES)
   except (ValueError, OSError, RuntimeError) as error:
@@ -139,13 +146,85 @@ def parse(
   return args
 
 
-def list_tries() -> list[tuple[str, str, dict]]:
-  """(data set, mechanism, knobs) of all tries."""
+def list_searches() -> list[tuple[str, str]]:
+  """(data set, mechanism) of all searches."""
+  return [(d, m) for d in SEARCHED for m in (*MECHANISMS, *BASELINES)]
+
+
+def find_tries(
+  rows: Iterable[Mapping], data: str, mechanism: str
+) -> list[tuple[dict, float]]:
+  """(knobs, validation log loss) of what was tried, in its order."""
   return [
-    (data, mechanism, dict(knobs))
-    for data, trials in TRIALS.items()
-    for mechanism in (*MECHANISMS, *BASELINES)
-    for knobs in trials
+    (dict(row['knobs']), row['valid_logloss'])
+    for row in rows
+    if (row['data'], row['mechanism']) == (data, mechanism)
+  ]
+
+
+def suggest_knobs(
+  tried: Sequence[tuple[Mapping[str, float], float]],
+) -> dict[str, float] | None:
+  """What to try next; None after `TRIES` trials.
+
+  >>> first = suggest_knobs([])
+  >>> first
+  {'rate': 0.001, 'rows_rate': 0.001, 'table_l2': 0.0, 'dropout': 0.0}
+  >>> suggest_knobs([(first, 0.5)])['rate']
+  0.003
+
+  Args:
+    tried: knobs and their loss.
+  """
+  if len(tried) >= TRIES:
+    return None
+  known = {tuple(knobs.values()): loss for knobs, loss in tried}
+  rates = LADDERS['rate']
+  for rate in rates[2:5]:
+    if (rate, rate, 0.0, 0.0) not in known:
+      return dict(zip(LADDERS, (rate, rate, 0.0, 0.0), strict=True))
+  best = min(known, key=known.__getitem__)
+  for changes in (
+    {'rate': 1, 'rows_rate': 1},
+    {'rate': -1, 'rows_rate': -1},
+    {'rows_rate': 1},
+    {'rows_rate': -1},
+    {'table_l2': 1},
+    {'dropout': 1},
+    {'table_l2': 2},
+    {'table_l2': -1},
+    {'dropout': -1},
+    {'rate': 1},
+    {'rate': -1},
+  ):
+    if (near := _move(best, changes)) and near not in known:
+      return dict(zip(LADDERS, near, strict=True))
+  return None
+
+
+def _move(
+  knobs: tuple[float, ...], steps: Mapping[str, int]
+) -> tuple[float, ...] | None:
+  """So many rungs further on some ladders; None beyond an end."""
+  moved = []
+  for (name, ladder), value in zip(LADDERS.items(), knobs, strict=True):
+    rung = ladder.index(value) + steps.get(name, 0)
+    if not 0 <= rung < len(ladder):
+      return None
+    moved.append(ladder[rung])
+  return tuple(moved)
+
+
+def list_ends(knobs: Mapping[str, float]) -> list[str]:
+  """Knobs at the end of a ladder behind which there could be more.
+
+  >>> list_ends(dict(rate=0.03, rows_rate=0.003, table_l2=0.0, dropout=0.2))
+  ['rate', 'dropout']
+  """
+  return [
+    name
+    for name, ladder in LADDERS.items()
+    if knobs[name] == ladder[-1] or knobs[name] == ladder[0] != 0
   ]
 
 
@@ -172,7 +251,7 @@ def measure(
     'eval.splits': ('valid',),
   }
   name = f'search_{describe(data, mechanism, knobs).rpartition("/")[2]}'
-  workdir = folder / name.replace(', ', '_').replace(' ', '_')
+  workdir = name_workdir(folder, name, options)
   config = f'{CONFIGS[data.partition("/")[0]]}:{mechanism}'
   report, whole = train(args, config, workdir, options)
   valid = report['metrics']['valid']
@@ -180,7 +259,15 @@ def measure(
     'kind': 'try', 'data': data, 'mechanism': mechanism, 'knobs': dict(knobs),
     'seed': SEED, 'valid_logloss': valid['logloss'], 'valid_auc': valid['auc'],
     'parameters': report['parameters']['model'], 'core_s': report['core_s'],
+    'capped': is_capped(report, workdir, options),
   } | whole  # fmt: skip
+
+
+def is_capped(
+  report: Mapping, workdir: pathlib.Path, options: Mapping[str, object]
+) -> int:
+  """1 where the best epoch is the last one allowed: more would be better."""
+  return int(frappe.best_epoch(report, workdir) >= options['train.epochs'])
 
 
 def choose_knobs(rows: Iterable[Mapping]) -> dict[str, dict[str, dict]]:
@@ -194,7 +281,7 @@ def choose_knobs(rows: Iterable[Mapping]) -> dict[str, dict[str, dict]]:
     tries.setdefault((row['data'], row['mechanism']), []).append(row)
   found: dict[str, dict[str, dict]] = {}
   for (data, mechanism), own in tries.items():
-    if len(own) >= len(TRIALS[data]):
+    if len(own) >= TRIES:
       best = min(own, key=lambda row: row['valid_logloss'])
       short = data.partition('/')[0]
       found.setdefault(short, {})[mechanism] = dict(best['knobs'])
@@ -244,6 +331,17 @@ def train(
   with CoreTimer() as timer:
     report = runs.train_once(config, workdir, overrides)
   return report, {'run_core_s': timer.core_s}
+
+
+def name_workdir(
+  folder: pathlib.Path, name: str, options: Mapping[str, object]
+) -> pathlib.Path:
+  """The directory of a run: another one for other options."""
+  text = json.dumps([[k, str(v)] for k, v in sorted(options.items())])
+  mark = f'{zlib.crc32(text.encode()):08x}'
+  for sign in (', ', ' ', '/'):
+    name = name.replace(sign, '_')
+  return folder / f'{name}_{mark}'
 
 
 def choose_data(args: argparse.Namespace, data: str, seed: int) -> dict:

@@ -21,7 +21,7 @@ def get_config(arg=None):
   (mechanism,) = variants - {'smoke'} or {'def'}
   config = config_lib.ranking()
   config.model = config_lib.tbsm(
-    mechanism=mechanism, top=(32,), width=16, bottom=(16,)
+    mechanism=mechanism, interaction='cat', top=(32,), width=16, bottom=(16,)
   )
   config.data.name = 'interests'
   # Users of the test split are in no other: their rows are not trained.

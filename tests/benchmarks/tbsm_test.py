@@ -46,7 +46,7 @@ def test_smoke_of_a_stream_and_of_films(options, runs, rows, monkeypatch):
   assert heads['against'] == 'interests/def'
   assert 'auc_diff' not in found['interests/def']
   folder = runs / 'interests'
-  assert (folder / 'heads_2_seed1' / 'report.json').exists()
+  assert list(folder.glob('heads_2_seed1_*/report.json'))
 
   # What the result file has is not measured again.
   def refuse(*_):
@@ -139,13 +139,14 @@ def test_every_case_has_a_name_of_its_own_and_knobs():
       )
       assert {*group.knobs[of]} == {'rate', 'rows_rate', 'table_l2', 'dropout'}
       event_models.TBSM(mechanism=of, **fields)  # refuses what does not fit
-  tries = tbsm_search.list_tries()
-  tried = [tbsm_search.describe(*x) for x in tries]
-  assert len({*tried}) == len(tried) == 108
-  for data, trials in tbsm_search.TRIALS.items():
+  assert len({*tbsm_search.list_searches()}) == 18
+  for data in tbsm_search.SEARCHED:
     assert data in tbsm_search.DATA
     for knobs in tbsm.KNOBS[data.partition('/')[0]].values():
-      assert knobs in trials  # what is measured was tried
+      for name, ladder in tbsm_search.LADDERS.items():
+        assert knobs[name] in ladder  # what is measured could be tried
+  for case, beside in tbsm.BESIDE.items():
+    assert {case, beside} <= {*groups[0].cases}
   assert tbsm_search.SEED not in {*tbsm.SEEDS, *tbsm_cost.SEEDS}
   assert {*tbsm_curves.CASES} <= {*groups[0].cases} - {'def'}
   assert {*tbsm_curves.MECHANISMS} == {*tbsm_cost.KINDS}
@@ -205,9 +206,59 @@ def test_an_estimate_follows_what_was_measured():
   assert float(tbsm.estimate({}, wanted).split()[0]) < 8
 
 
+def search(loss_of):
+  """The trials of a search whose losses are known."""
+  tried = []
+  while knobs := tbsm_search.suggest_knobs(tried):
+    tried.append((knobs, loss_of(knobs)))
+  return tried
+
+
+def test_a_search_follows_the_slope():
+  wanted = dict(rate=1e-3, rows_rate=3e-4, table_l2=0.0, dropout=0.0)
+
+  def loss(knobs):
+    ladders = tbsm_search.LADDERS.items()
+    return sum(
+      abs(ladder.index(knobs[name]) - ladder.index(wanted[name]))
+      for name, ladder in ladders
+    )
+
+  tried = search(loss)
+  assert len(tried) == tbsm_search.TRIES
+  assert len({tuple(knobs.values()) for knobs, _ in tried}) == len(tried)
+  assert min(tried, key=lambda x: x[1])[0] == wanted
+  rates = [knobs['rate'] for knobs, _ in tried[:3]]
+  assert rates == [1e-3, 3e-3, 1e-2]
+
+
+def test_a_search_ends_at_the_ends_of_its_ladders():
+  tried = search(lambda knobs: -knobs['rate'] - knobs['table_l2'])
+  best = min(tried, key=lambda x: x[1])[0]
+  assert len(tried) == tbsm_search.TRIES
+  assert 'rate' in tbsm_search.list_ends(best)
+
+
+def test_other_options_have_another_workdir(tmp_path):
+  names = {
+    tbsm_search.name_workdir(tmp_path, 'heads 2_seed1', {'a': value}).name
+    for value in (1, 2, 'x, y')
+  }
+  assert len(names) == 3 and all(n.startswith('heads_2_seed1_') for n in names)
+
+
+def test_a_row_of_other_knobs_is_measured_again():
+  knobs = tbsm.KNOBS['interests']['gru']
+  row = make_run('gru', 1, 0.5, knobs=dict(knobs))
+  assert not tbsm.is_stale(row)
+  assert tbsm.is_stale(row | {'knobs': knobs | {'rate': 7.0}})
+  assert not tbsm.is_stale(make_run('heads 2', 1, 0.5, kind='data'))
+
+
 @pytest.mark.slow
-def test_smoke_of_the_search(options, rows):
-  tbsm_search.main([*options, 'interests/gru, rate 0.003'])
+def test_smoke_of_the_search(options, rows, monkeypatch):
+  monkeypatch.setattr(tbsm_search, 'TRIES', 1)
+  tbsm_search.main([*options, 'interests/gru'])
   (row,) = rows('tbsm_search').values()
   assert row['mechanism'] == 'gru' and 0.4 < row['valid_logloss'] < 1
   wanted = tbsm_search.count_parameters('gru', tbsm_search.match_size('gru'))
@@ -215,17 +266,19 @@ def test_smoke_of_the_search(options, rows):
 
 
 def test_the_least_validation_loss_chooses_knobs():
-  trials = tbsm_search.TRIALS['movielens/1m']
-  losses = [0.5, 0.4, 0.3, 0.45, 0.31, 0.6]
-  rows = [
-    {'data': 'movielens/1m', 'mechanism': 'din', 'knobs': knobs}
-    | {'valid_logloss': loss}
-    for knobs, loss in zip(trials, losses, strict=True)
-  ]
+  losses = [0.5, 0.4, 0.3, 0.45, 0.31, 0.6, 0.7, 0.33, 0.9]
+  rows = []
+  for loss in losses:
+    tried = tbsm_search.find_tries(rows, 'movielens/1m', 'din')
+    knobs = tbsm_search.suggest_knobs(tried)
+    rows.append(
+      {'data': 'movielens/1m', 'mechanism': 'din', 'knobs': knobs}
+      | {'valid_logloss': loss}
+    )
   # One whose tries are not all there is left out.
   rows.append({**rows[0], 'mechanism': 'gru'})
   chosen = tbsm_search.choose_knobs(rows)
-  assert chosen == {'movielens': {'din': trials[2]}}
+  assert chosen == {'movielens': {'din': rows[2]['knobs']}}
   space = {}
   exec(tbsm_search.format_knobs(chosen), space)  # noqa: S102
   assert space['KNOBS'] == chosen
