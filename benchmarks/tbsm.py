@@ -309,6 +309,7 @@ def describe_data(args: argparse.Namespace, group: Group, seed: int) -> dict:
   trained, tested = (popularity.count_rows(read(x)) for x in ('train', 'test'))
   return row | {
     'popularity_auc': score.measure_auc(read('test')),
+    'same_second': clicks.measure_ties(),
     'train_rows': trained.rows,
     'test_rows': tested.rows,
     'test_users': tested.users,

@@ -1,12 +1,13 @@
 """MovieLens as clicks: is this the next film that a user rates?
 
 A user's ratings are sorted by time; those of one second stay in the order of
-the file. Rating number p, from the second one on, gives one example: the
-history is the last ratings before it, and the candidate is its film (label 1)
-or, with probability 1/2, a film that the user never rated, neither before nor
-later (label 0). Such a film is drawn uniformly from all films that anybody
-rated. The candidate of label 1 is in its own history only where a user rated a
-film twice.
+the file, but for editions with `ratings.csv`: their files have a user's films
+in the order of ids, so a draw decides there which came first. Rating number p,
+from the second one on, gives one example: the history is the last ratings
+before it, and the candidate is its film (label 1) or, with probability 1/2, a
+film that the user never rated, neither before nor later (label 0). Such a film
+is drawn uniformly from all films that anybody rated. The candidate of label 1
+is in its own history only where a user rated a film twice.
 
 The category of a film is its rarest genre: the one with the fewest films.
 
@@ -46,7 +47,7 @@ FLAG_GENRES = (
 )  # fmt: skip
 _FLAGS_FROM = 5  # the column of u.item in which they begin
 # Each use of draws has a sequence of its own.
-_SPLIT, _WINDOW, _LABEL, _FILM = range(4)
+_SPLIT, _WINDOW, _LABEL, _FILM, _TIE = range(5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,17 +104,19 @@ class _Layout:
     ratings: file of the ratings.
     films: file of the films.
     read: what reads the ratings.
+    by_film: whether its ratings of one user are in the order of films.
   """
 
   ratings: str
   films: str
   read: Callable[..., Iterator[readers.Events]]
+  by_film: bool = False
 
 
 _LAYOUTS = (
   _Layout('ratings.dat', 'movies.dat', readers.movielens_dat),
   _Layout('u.data', 'u.item', readers.movielens_tab),
-  _Layout('ratings.csv', 'movies.csv', readers.movielens_csv),
+  _Layout('ratings.csv', 'movies.csv', readers.movielens_csv, by_film=True),
 )
 
 
@@ -152,7 +155,11 @@ class MovielensClicks:
     )
     self.users, code = np.unique(user, return_inverse=True)
     # Sorts that are stable: events of one second stay as the file has them.
-    order = np.lexsort((time, code))
+    # Where that is the order of films, a later event of a second would have the
+    # larger id, which a model can learn.
+    options = self.options
+    tie = draw_uniform(options.seed, _TIE, user, item)
+    order = np.lexsort((tie if layout.by_film else time, time, code))
     self._owner = code[order]
     counts = np.bincount(code)
     self._offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -162,13 +169,18 @@ class MovielensClicks:
       item[order], self._genres[film], time[order]
     )
     self._met = make_keys(self._owner, film, len(self._films))
-    options = self.options
     draw = draw_uniform(options.seed, _SPLIT, self.users)
     first = 1 - options.valid_share - options.test_share
     bounds = [first, 1 - options.test_share]
     names = np.array(['train', 'valid', 'test'])
     self._split = names[np.searchsorted(bounds, draw, 'right')]
     self._places = self._choose_places()
+
+  def measure_ties(self) -> float:
+    """Share of ratings that have the second of the user's one before."""
+    time = self.events.time
+    same = (np.diff(time) == 0) & (np.diff(self._owner) == 0)
+    return float(same.sum() / max(len(time), 1))
 
   def draw_impressions(self, split: str = '') -> behaviour_rows.Impressions:
     """The examples of a split, in the order of users and times.

@@ -77,8 +77,16 @@ def test_examples_are_those_of_a_script(
   of = collections.defaultdict(list)
   for user, film, _, time in rows:
     of[user].append((time, film))
-  for own in of.values():
-    own.sort(key=lambda event: event[0])  # stable: the order of the file
+
+  def place(user, event):
+    time, film = event
+    if layout != 'ratings.csv':
+      return time  # and the order of the file
+    tie = movielens_clicks.draw_uniform(seed, movielens_clicks._TIE, user, film)
+    return time, tie.item()
+
+  for user, own in of.items():
+    own.sort(key=lambda event, user=user: place(user, event))
 
   found, users = [], {}
   for split in ('train', 'valid', 'test'):
@@ -119,6 +127,13 @@ def many(tmp_path_factory):
   rows = make_ratings(0, [25] * 300, films, 10**6)
   genres = {film: ['Drama'] for film in range(1, films + 1)}
   return write_edition(tmp_path_factory.mktemp('ml') / 'x', rows, genres=genres)
+
+
+def test_ratings_of_one_second_are_counted(tmp_path):
+  rows = [(1, 1, 5, 7), (1, 2, 5, 7), (1, 3, 5, 8), (2, 1, 5, 8), (2, 2, 5, 8)]
+  rows += [(3, 4, 5, 9)]
+  clicks = movielens_clicks.MovielensClicks(write_edition(tmp_path / 'x', rows))
+  assert clicks.measure_ties() == pytest.approx(2 / 6)
 
 
 def test_half_of_the_candidates_are_random(many):
