@@ -23,8 +23,8 @@ from pallas_kernels.hstu_attention.triton_bias_tiles import (
   buckets_of,
   step_of,
   time_bucket,
-  time_span,
-  times_of,
+  times_of_keys,
+  times_of_rows,
 )
 from pallas_kernels.hstu_attention.triton_tiles import (
   halve,
@@ -189,20 +189,9 @@ def backward_bias(
 @triton.jit
 def _times(query_time, key_time, place, row0, key0, s: tl.constexpr):
   """Times of the two sides of a tile, and the first and last of each."""
-  start, query_base, length, skipped, history, _ = place
-  row = row0 + tl.arange(0, s.block_q)
-  key = key0 + tl.arange(0, s.block_q)
-  real = (row >= skipped) & (row < length)
-  row_time = times_of(query_time, query_base, row, real, True, s)
-  key_times = times_of(key_time, start, key, key < length, True, s)
-  first = tl.maximum(row0, skipped)
-  row_end = tl.minimum(row0 + s.block_q, length)
-  key_end = tl.minimum(key0 + s.block_q, length)
-  spans = (
-    time_span(query_time, query_base, first, row_end, s),
-    time_span(key_time, start, key0, key_end, s),
-  )
-  return row_time, key_times, spans
+  row_time, row_span = times_of_rows(place, row0, query_time, s)
+  key_times, key_span = times_of_keys(place, key0, key_time, s)
+  return row_time, key_times, (row_span, key_span)
 
 
 @triton.jit

@@ -129,6 +129,28 @@ def time_span(times, first, begin, end, s: tl.constexpr):
 
 
 @triton.jit
+def times_of_rows(place, row0, query_time, s: tl.constexpr):
+  """Times of a tile's queries, and those of the first and the last."""
+  start, query_base, length, skipped, history, head = place
+  row = row0 + tl.arange(0, s.block_q)
+  real = (row >= skipped) & (row < length)
+  first = tl.maximum(row0, skipped)
+  end = tl.minimum(row0 + s.block_q, length)
+  times = times_of(query_time, query_base, row, real, True, s)
+  return times, time_span(query_time, query_base, first, end, s)
+
+
+@triton.jit
+def times_of_keys(place, key0, key_time, s: tl.constexpr):
+  """Times of a tile's keys, and those of the first and the last."""
+  start, query_base, length, skipped, history, head = place
+  key = key0 + tl.arange(0, s.block_k)
+  end = tl.minimum(key0 + s.block_k, length)
+  times = times_of(key_time, start, key, key < length, True, s)
+  return times, time_span(key_time, start, key0, end, s)
+
+
+@triton.jit
 def step_of(steps, bucket):
   """Where a bucket begins, and its entry; see `gpu.time_cells`."""
   start = tl.load(steps + bucket * 4).to(tl.int32, bitcast=True)

@@ -20,8 +20,8 @@ import triton.language as tl
 
 from pallas_kernels.hstu_attention.triton_bias_tiles import (
   bias_of,
-  time_span,
-  times_of,
+  times_of_keys,
+  times_of_rows,
 )
 from pallas_kernels.hstu_attention.triton_ranges import (
   keys_of_rows,
@@ -136,16 +136,6 @@ def _forward_tile(
 
 
 @triton.jit
-def _times_of_keys(place, key0, key_time, s: tl.constexpr):
-  """Times of a tile's keys, and those of the first and the last."""
-  start, query_base, length, skipped, history, head = place
-  key = key0 + tl.arange(0, s.block_k)
-  end = tl.minimum(key0 + s.block_k, length)
-  times = times_of(key_time, start, key, key < length, True, s)
-  return times, time_span(key_time, start, key0, end, s)
-
-
-@triton.jit
 def _shared_by_heads(
   place, rows, key0, times, tables, masked: tl.constexpr, s: tl.constexpr
 ):
@@ -181,10 +171,7 @@ def _rows_of(place, row0, query_time, s: tl.constexpr):
   start, query_base, length, skipped, history, head = place
   row = row0 + tl.arange(0, s.block_q)
   real = (row >= skipped) & (row < length)
-  first = tl.maximum(row0, skipped)
-  end = tl.minimum(row0 + s.block_q, length)
-  row_time = times_of(query_time, query_base, row, real, True, s)
-  span = time_span(query_time, query_base, first, end, s)
+  row_time, span = times_of_rows(place, row0, query_time, s)
   return real, (row0, row, row_time, span)
 
 
@@ -235,17 +222,17 @@ def forward(
     states = states + ((zeros(s.block_q, s.width_v), peak, total),)
   ranges = keys_of_rows(row0, length, history, s)
   # Two loops, one body: tiles visible as a whole are compiled without masks.
-  times = _times_of_keys(place, ranges[2], key_time, s)
+  times = times_of_keys(place, ranges[2], key_time, s)
   for key0 in range(ranges[2], ranges[3], s.block_k):
     # Read ahead: nothing else of a tile comes as late as they do.
-    later = _times_of_keys(place, key0 + s.block_k, key_time, s)
+    later = times_of_keys(place, key0 + s.block_k, key_time, s)
     states = _forward_tile(
       states, q_tiles, k, v, place, rows, key0, times, tables, False, s
     )
     times = later
   for tile in range(0, masked_keys(ranges, s)):
     key0 = masked_key(ranges, tile, s)
-    times = _times_of_keys(place, key0, key_time, s)
+    times = times_of_keys(place, key0, key_time, s)
     states = _forward_tile(
       states, q_tiles, k, v, place, rows, key0, times, tables, True, s
     )
@@ -367,17 +354,17 @@ def backward_queries(
     tiles = tiles + ((halve(q_tile, s), do_tile, row_lse, row_delta),)
     accs = accs + (zeros(s.block_q, s.width_qk),)
   ranges = keys_of_rows(row0, length, history, s)
-  times = _times_of_keys(place, ranges[2], key_time, s)
+  times = times_of_keys(place, ranges[2], key_time, s)
   for key0 in range(ranges[2], ranges[3], s.block_k):
     # Read ahead: nothing else of a tile comes as late as they do.
-    later = _times_of_keys(place, key0 + s.block_k, key_time, s)
+    later = times_of_keys(place, key0 + s.block_k, key_time, s)
     accs = _queries_tile(
       accs, tiles, k, v, place, rows, key0, times, tables, False, s
     )
     times = later
   for tile in range(0, masked_keys(ranges, s)):
     key0 = masked_key(ranges, tile, s)
-    times = _times_of_keys(place, key0, key_time, s)
+    times = times_of_keys(place, key0, key_time, s)
     accs = _queries_tile(
       accs, tiles, k, v, place, rows, key0, times, tables, True, s
     )

@@ -8,8 +8,8 @@ import triton.language as tl
 
 from pallas_kernels.hstu_attention.triton_bias_tiles import (
   bias_of,
-  time_span,
-  times_of,
+  times_of_keys,
+  times_of_rows,
 )
 from pallas_kernels.hstu_attention.triton_ranges import (
   masked_row,
@@ -89,18 +89,6 @@ def _keys_head(
     of_targets = tl.where((row >= history)[None, :], gradient, 0.0)
     target_acc += tl.sum(of_targets, 1)
   return dk_acc, dv_acc, target_acc
-
-
-@triton.jit
-def _times_of_rows(place, row0, query_time, s: tl.constexpr):
-  """Times of a tile's queries, and those of the first and the last."""
-  start, query_base, length, skipped, history, head = place
-  row = row0 + tl.arange(0, s.block_q)
-  real = (row >= skipped) & (row < length)
-  first = tl.maximum(row0, skipped)
-  end = tl.minimum(row0 + s.block_q, length)
-  times = times_of(query_time, query_base, row, real, True, s)
-  return times, time_span(query_time, query_base, first, end, s)
 
 
 @triton.jit
@@ -202,9 +190,8 @@ def backward_keys(
     return
   key = key0 + tl.arange(0, s.block_k)
   real = key < length
-  end = tl.minimum(key0 + s.block_k, length)
-  key_times = times_of(key_time, start, key, real, True, s)
-  keys = (key0, key, key_times, time_span(key_time, start, key0, end, s))
+  key_times, key_span = times_of_keys(place, key0, key_time, s)
+  keys = (key0, key, key_times, key_span)
   tables = (position_table, time_cells, seed)
   tiles = ()
   states = ()
@@ -220,10 +207,10 @@ def backward_keys(
     dv_acc = zeros(s.block_k, s.width_v)
     states = states + ((dk_acc, dv_acc, make_filled(s.block_k, 0.0)),)
   ranges = rows_of_keys(key0, length, skipped, history, s)
-  times = _times_of_rows(place, ranges[3], query_time, s)
+  times = times_of_rows(place, ranges[3], query_time, s)
   for row0 in range(ranges[3], ranges[4], s.block_q):
     # Read ahead: nothing else of a tile comes as late as they do.
-    later = _times_of_rows(place, row0 + s.block_q, query_time, s)
+    later = times_of_rows(place, row0 + s.block_q, query_time, s)
     states = _keys_tile(
       states,
       tiles,
@@ -243,7 +230,7 @@ def backward_keys(
     times = later
   for tile in range(0, masked_rows(ranges, s)):
     row0 = masked_row(ranges, tile, s)
-    times = _times_of_rows(place, row0, query_time, s)
+    times = times_of_rows(place, row0, query_time, s)
     states = _keys_tile(
       states,
       tiles,

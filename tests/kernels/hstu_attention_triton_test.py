@@ -25,7 +25,11 @@ from tests.kernels.hstu_attention_jagged_test import SIZES, TOKENS, batches
 from tests.kernels.hstu_attention_test import DROPOUT, OPTIONS, check
 from tests.tolerances import assert_close
 
-pytestmark = pytest.mark.triton
+pytestmark = [
+  pytest.mark.triton,
+  # Of the interpreter of Triton 3.6 itself.
+  pytest.mark.filterwarnings('ignore:Conversion of an array with ndim'),
+]
 
 
 def table(rows, columns, bias, group):
