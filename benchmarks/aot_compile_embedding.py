@@ -17,8 +17,6 @@ else makes an array of the size of the table or of a slot.
 """
 
 import functools
-import importlib.util
-import os
 import re
 import time
 import unittest.mock
@@ -63,13 +61,7 @@ def main(argv: list[str] | None = None) -> None:
   parser.add_argument('--target', default='sm_90')
   parser.add_argument('--xla', action='store_true', help='whole calls')
   args = parser.parse_args(argv)
-  os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-  os.environ.setdefault('TRITON_DEFAULT_FP_FUSION', '1')
-  os.environ.setdefault('TRITON_ALWAYS_COMPILE', '1')  # whatever it has kept
-  os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
-  for package in ('triton', 'jax_triton') if args.xla else ('triton',):
-    if importlib.util.find_spec(package) is None:
-      cli.fail(f'there is no package {package} here; see --help.')
+  aot_compile_gpu.prepare_compilers(args.xla)
   rows = []
   columns = WHOLE_COLUMNS if args.xla else COLUMNS
   for row in _whole_rows(args) if args.xla else _kernel_rows(args):
@@ -383,7 +375,8 @@ def _whole(program, arguments, moves: bool) -> dict:
   import jax
 
   begin = time.perf_counter()
-  compiled = _compile_whole(program, arguments, moves)
+  program = jax.jit(program, donate_argnums=(0,) if moves else ())
+  compiled = aot_compile_gpu.compile_for_h100(program, arguments)
   text, memory = compiled.as_text(), compiled.memory_analysis()
   row = dict(
     compiled=True,
@@ -400,34 +393,6 @@ def _whole(program, arguments, moves: bool) -> dict:
     elif copies:
       row['error'] = f'made anew: {", ".join(copies)}'
   return row
-
-
-def _compile_whole(program, arguments, moves: bool):
-  """A call as XLA compiles it for an H100, which need not be there."""
-  import jax
-  import jax_triton
-  from jax.experimental import topologies
-  from jax.sharding import NamedSharding, PartitionSpec
-
-  devices = topologies.get_topology_desc(
-    '1x1x8', 'cuda', target_config=aot_compile_gpu.H100, topology='1x1x8'
-  ).devices
-  mesh = jax.sharding.Mesh(devices[:1], ('x',))
-  everywhere = NamedSharding(mesh, PartitionSpec())
-  arguments = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
-    arguments,
-  )
-  # No device is there to be asked.
-  call = functools.partial(jax_triton.triton_call, compute_capability=90)
-  with (
-    dispatch.compiling_for('cuda', 'NVIDIA H100 80GB HBM3'),
-    unittest.mock.patch.object(jax_triton, 'triton_call', call),
-    jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
-  ):
-    program = jax.jit(program, donate_argnums=(0,) if moves else ())
-    lowered = program.trace(*arguments).lower(lowering_platforms=('cuda',))
-    return lowered.compile()
 
 
 def count_aliases(text: str) -> int:

@@ -94,13 +94,7 @@ def main(argv: list[str] | None = None) -> None:
   parser.add_argument('--only', default='', help='cases that contain this')
   parser.add_argument('--xla', action='store_true', help='whole programs')
   args = parser.parse_args(argv)
-  os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-  os.environ.setdefault('TRITON_DEFAULT_FP_FUSION', '1')
-  os.environ.setdefault('TRITON_ALWAYS_COMPILE', '1')  # whatever it has kept
-  os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
-  for package in ('triton', 'jax_triton') if args.xla else ('triton',):
-    if importlib.util.find_spec(package) is None:
-      cli.fail(f'there is no package {package} here; see --help.')
+  prepare_compilers(args.xla)
   rows = []
   for name, kernel, target, dtype in _chosen(args):
     case = f'{name}: {kernel}, {dtype}, {target}'
@@ -116,6 +110,21 @@ def main(argv: list[str] | None = None) -> None:
   cli.finish(args, 'aot_compile_gpu', rows, COLUMNS, notes)
   if not all(row['compiled'] for row in rows):
     cli.fail('some kernels do not compile')
+
+
+def prepare_compilers(xla: bool) -> None:
+  """Environment of the compilers; ends where their packages are not here.
+
+  Args:
+    xla: whether XLA compiles too.
+  """
+  os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+  os.environ.setdefault('TRITON_DEFAULT_FP_FUSION', '1')
+  os.environ.setdefault('TRITON_ALWAYS_COMPILE', '1')  # whatever it has kept
+  os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
+  for package in ('triton', 'jax_triton') if xla else ('triton',):
+    if importlib.util.find_spec(package) is None:
+      cli.fail(f'there is no package {package} here; see --help.')
 
 
 def _chosen(args):
@@ -164,15 +173,7 @@ def _row(name: str, kernel: str, target: str, dtype: str) -> dict:
 def _whole(name: str, kernel: str, target: str, dtype: str) -> dict:
   """XLA compiles output and all gradients for an H100."""
   import jax
-  import jax_triton
-  from jax.experimental import topologies
-  from jax.sharding import NamedSharding, PartitionSpec
 
-  devices = topologies.get_topology_desc(
-    '1x1x8', 'cuda', target_config=H100, topology='1x1x8'
-  ).devices
-  mesh = jax.sharding.Mesh(devices[:1], ('x',))
-  everywhere = NamedSharding(mesh, PartitionSpec())
   shape = dataclasses.replace(shapes.SHAPES[CASES[name][0]], **CASES[name][1])
   options = dict(CASES[name][2], implementation='triton')
   if 'dropout' in options:
@@ -180,20 +181,8 @@ def _whole(name: str, kernel: str, target: str, dtype: str) -> dict:
   program, arguments = aot_compile.program(
     shapes.inputs(shape, dtype=dtype) | options, 'forward+backward'
   )
-  arguments = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
-    arguments,
-  )
-  # No device is there to be asked.
-  launch = functools.partial(jax_triton.triton_call, compute_capability=90)
   begin = time.perf_counter()
-  with (
-    dispatch.compiling_for('cuda', 'NVIDIA H100 80GB HBM3'),
-    unittest.mock.patch.object(jax_triton, 'triton_call', launch),
-    jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
-  ):
-    lowered = jax.jit(program).trace(*arguments)
-    compiled = lowered.lower(lowering_platforms=('cuda',)).compile()
+  compiled = compile_for_h100(jax.jit(program), arguments)
   return dict(
     what=name,
     kernel=kernel,
@@ -205,6 +194,38 @@ def _whole(name: str, kernel: str, target: str, dtype: str) -> dict:
     kernels=compiled.as_text().count('custom_call_target="triton_kernel_call'),
     compile_s=time.perf_counter() - begin,
   )
+
+
+def compile_for_h100(program, arguments):
+  """A program as XLA compiles it for an H100, which need not be there.
+
+  Args:
+    program: from `jax.jit`.
+    arguments: of it; their shapes and dtypes count.
+  """
+  import jax
+  import jax_triton
+  from jax.experimental import topologies
+  from jax.sharding import NamedSharding, PartitionSpec
+
+  devices = topologies.get_topology_desc(
+    '1x1x8', 'cuda', target_config=H100, topology='1x1x8'
+  ).devices
+  mesh = jax.sharding.Mesh(devices[:1], ('x',))
+  everywhere = NamedSharding(mesh, PartitionSpec())
+  arguments = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
+    arguments,
+  )
+  # No device is there to be asked.
+  launch = functools.partial(jax_triton.triton_call, compute_capability=90)
+  with (
+    dispatch.compiling_for('cuda', 'NVIDIA H100 80GB HBM3'),
+    unittest.mock.patch.object(jax_triton, 'triton_call', launch),
+    jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
+  ):
+    lowered = program.trace(*arguments)
+    return lowered.lower(lowering_platforms=('cuda',)).compile()
 
 
 def plan(name: str, kernel: str, target: str, dtype: str):

@@ -12,6 +12,7 @@ from genrec_jax.data import text_arrays
 from genrec_jax.data import vocab as vocab_lib
 from genrec_jax.data.quoting import quote
 
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _BILLION = 10**9
 UNITS = {'s': 1, 'ms': 10**3, 'us': 10**6, 'ns': _BILLION}
 WANTED = {

@@ -44,24 +44,32 @@ class HashIdMap:
   >>> ids = id_map.lookup({}, jnp.array([0, 5, 1000]))
   >>> ids[0].item(), 1 <= ids[1].item() < 8, ids[2].item()
   (0, True, -1)
+  >>> id_map = HashIdMap('user', ids=1000, rows=8, private=3)
+  >>> rows = id_map.lookup({}, jnp.array([0, 1, 3, 4, 999])).tolist()
+  >>> rows[:3], 4 <= rows[3] < 8, 4 <= rows[4] < 8
+  ([0, 1, 3], True, True)
 
   Attributes:
     table: name of the table.
     ids: how many there are; others are not rows.
     rows: of the table, row 0 of padding included.
+    private: how many of the first ids, that of padding not counted, have a row
+      of their own; the others share the rest.
   """
 
   table: str
   ids: int
   rows: int
+  private: int = 0
 
   def init(self) -> dict:
     return {}
 
   def lookup(self, state, ids: jax.Array) -> jax.Array:
     del state
-    row = 1 + _hash_ids(self.table, ids, self.rows - 1)
-    return _keep_ids(ids, row, self.ids)
+    first = self.private + 1
+    shared = first + _hash_ids(self.table, ids, self.rows - first)
+    return _keep_ids(ids, jnp.where(ids < first, ids, shared), self.ids)
 
   def assign(self, state, ids: jax.Array, real: jax.Array):
     del real
@@ -97,43 +105,6 @@ class OrderedIdMap:
     return self.lookup(state, ids), state
 
 
-@dataclasses.dataclass(frozen=True)
-class FrequencyIdMap:
-  """A row of its own for each of the first ids; the others share the rest.
-
-  >>> import jax.numpy as jnp
-  >>> id_map = FrequencyIdMap('user', ids=1000, rows=8, private=3)
-  >>> rows = id_map.lookup({}, jnp.array([0, 1, 3, 4, 999, 1000])).tolist()
-  >>> rows[:3], 4 <= rows[3] < 8, 4 <= rows[4] < 8, rows[5]
-  ([0, 1, 3], True, True, -1)
-
-  Attributes:
-    table: name of the table.
-    ids: how many there are; others are not rows.
-    rows: of the table, row 0 of padding included.
-    private: how many of the first ids, that of padding not counted, have a row
-      of their own.
-  """
-
-  table: str
-  ids: int
-  rows: int
-  private: int
-
-  def init(self) -> dict:
-    return {}
-
-  def lookup(self, state, ids: jax.Array) -> jax.Array:
-    del state
-    first = self.private + 1
-    shared = first + _hash_ids(self.table, ids, self.rows - first)
-    return _keep_ids(ids, jnp.where(ids < first, ids, shared), self.ids)
-
-  def assign(self, state, ids: jax.Array, real: jax.Array):
-    del real
-    return self.lookup(state, ids), state
-
-
 def _hash_ids(table: str, ids: jax.Array, size: int) -> jax.Array:
   """A number below `size` for each id, other ones for other tables."""
   seed = jnp.uint32(zlib.crc32(table.encode()))
@@ -151,7 +122,7 @@ def _keep_ids(ids: jax.Array, rows: jax.Array, count: int) -> jax.Array:
 KINDS = {
   'hash': lambda spec, ids: HashIdMap(spec.name, ids, spec.rows),
   'ordered': lambda spec, ids: OrderedIdMap(ids, spec.rows),
-  'frequency': lambda spec, ids: FrequencyIdMap(
+  'frequency': lambda spec, ids: HashIdMap(
     spec.name, ids, spec.rows, spec.private
   ),
 }

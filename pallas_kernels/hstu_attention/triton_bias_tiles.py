@@ -217,10 +217,8 @@ def time_bias_of(
 
 
 @triton.jit
-def position_bias_of(
-  row, key, length, history, pairs, masked: tl.constexpr, s: tl.constexpr
-):
-  """The position bias, with all positions of both sides given.
+def position_bias_of(row, key, length, history, pairs, s: tl.constexpr):
+  """The position bias where there are targets.
 
   Args:
     row: positions of the queries.
@@ -228,17 +226,12 @@ def position_bias_of(
     length: tokens of the sequence.
     history: position of the first target.
     pairs: `gpu.position_pairs`.
-    masked: whether the tile needs a mask.
     s: constants.
   """
-  # All targets have the position of the first one.
-  # Without targets, history is the length: the table is read up to the last
-  # token, also for rows and keys beyond it.
+  # All targets have the position of the first one. Where a sequence has none,
+  # the table is read up to the last token, also for what lies beyond it.
   last = tl.minimum(history, length - 1)
-  row = tl.minimum(row, last)
-  # A key that all rows see is neither a target nor beyond the sequence.
-  if masked or s.targets:
-    key = tl.minimum(key, last)
+  row, key = tl.minimum(row, last), tl.minimum(key, last)
   entry, _ = load_pair(pairs, key - row + (s.zero + 1), s)
   return entry
 
@@ -290,11 +283,11 @@ def bias_of(
       key = key0 + tl.arange(0, s.block_k)
       if rows_first:
         entry = position_bias_of(
-          row[:, None], key[None, :], length, history, pairs, masked, s
+          row[:, None], key[None, :], length, history, pairs, s
         )
       else:
         entry = position_bias_of(
-          row[None, :], key[:, None], length, history, pairs, masked, s
+          row[None, :], key[:, None], length, history, pairs, s
         )
     else:
       # Two neighbours are read at once. What lies beyond the sequence may have

@@ -41,7 +41,7 @@ from tests.tolerances import assert_close
 IMPLEMENTERS = {
   'hashed': HashIdMap('t', ITEMS, MEETING),
   'ordered': id_maps.OrderedIdMap(ITEMS, MEETING),
-  'frequency': id_maps.FrequencyIdMap('t', ITEMS, MEETING, private=2),
+  'frequency': HashIdMap('t', ITEMS, MEETING, private=2),
   'admitting': Admitting(ITEMS, MEETING),
 }
 RUNTIMES = ('one device', 'mesh', 'mesh, exact')

@@ -286,7 +286,7 @@ def _parse_number(value: object) -> float:
     number = float(value)
   except ValueError:
     return math.nan
-  return number if abs(number) <= float(np.finfo(np.float32).max) else math.nan
+  return number if abs(number) <= fields.LARGEST_FLOAT32 else math.nan
 
 
 def _describe_leak(name: str, told: collections.Counter, is_flag: bool) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data import fields
 from genrec_jax.data.quoting import list_names, quote
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import history_rules
@@ -17,8 +18,6 @@ VOCABULARIES = ('fitted', 'hashed')
 OOV = ('row', 'hash', 'error')
 POOLINGS = ('sum', 'mean')
 KEEPS = ('', 'first', 'last')
-
-_LARGEST = float.fromhex('0x1.fffffep127')  # of float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +97,9 @@ class Column:
         raise ValueError(
           f'{self._quote_key("fill")} is {self.fill!r}, not a number'
         ) from None
-      if not abs(fill) <= _LARGEST:  # of a column as well, which it would spoil
+      if (
+        not abs(fill) <= fields.LARGEST_FLOAT32
+      ):  # of a column as well, which it would spoil
         raise ValueError(
           f'{self._quote_key("fill")} is {self.fill!r}, not a finite number '
           'of float32'
@@ -310,11 +311,11 @@ class Schema:
 
   def to_json(self) -> dict:
     """Every option; without annotations as it was before there were any."""
-    fields = dataclasses.asdict(self)
-    del fields['annotations']
-    fields['columns'] = [column.to_json() for column in self.columns]
+    written = dataclasses.asdict(self)
+    del written['annotations']
+    written['columns'] = [column.to_json() for column in self.columns]
     beside = self.annotations.to_json()
-    return fields | ({'annotations': beside} if beside else {})
+    return written | ({'annotations': beside} if beside else {})
 
 
 # Options younger than the first files with columns -> their defaults.

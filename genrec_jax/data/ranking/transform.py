@@ -7,8 +7,6 @@ import numpy as np
 from genrec_jax.data import fields
 from genrec_jax.data.ranking import forms, raw
 
-_MOST = float(np.finfo(np.float32).max)
-
 
 class NumberError(ValueError):
   """A cell that is not a number of float32's range."""
@@ -40,7 +38,7 @@ def parse_numbers(column: raw.Column, fill: str = '') -> raw.NumberColumn:
     present = ~np.isnan(values)
     if present.all():
       present = None
-  good = np.abs(values) <= _MOST  # NaN is not
+  good = np.abs(values) <= fields.LARGEST_FLOAT32  # NaN is not
   if present is not None:
     good |= ~present
   if not good.all():
@@ -185,7 +183,7 @@ def transform_numbers(
   if transform == 'log':
     x = np.log1p(np.maximum(x, 0))
   elif transform == 'standardize':
-    most = clip or _MOST
+    most = clip or fields.LARGEST_FLOAT32
     x = np.clip((x - mean) / deviation, -most, most)
   if values.present is not None:
     x = np.where(values.present, x, 0)
