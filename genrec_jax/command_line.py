@@ -26,6 +26,7 @@ MODES = {  # -> what it does
   'predict': 'predicting',
   'report': 'writing the report',
   'plan': 'planning',
+  'learn_hash': 'learning which ids share a row',
 }
 
 # --help shows them in this order.
@@ -134,6 +135,13 @@ COMMANDS = {
     'Print where the tables would lie on the hardware of '
     '--config.parallel.topology, which need not be there, and what a step '
     'would cost; refuse what does not fit.',
+  ),
+  'learn_hash': Command(
+    {'mode': 'learn_hash'},
+    ('config',),
+    'CONFIG --workdir=DIR',
+    'Learn which ids of large tables share a row (--config.hash.rows), and '
+    'train the model with such maps; the same command goes on.',
   ),
   'config': Command(
     {'print_config': True},

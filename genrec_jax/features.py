@@ -41,6 +41,8 @@ class TableSpec:
     ids: how many ids there are, where they are not the rows.
     private: ids, the first ones, that have rows of their own where others
       share theirs.
+    map_file: of the rows of ids, where they are learned.
+    combine: 'sum' or 'product' of the rows of an id that has two.
     l2: strength l of a pull (l/2)|E|^2 on all rows of a 'dense' table in every
       step, in the gradient and not in the reported loss.
     distribution: of fresh rows: 'truncated_normal', cut at two deviations,
@@ -60,6 +62,8 @@ class TableSpec:
   id_map: str = 'identity'
   ids: int = 0
   private: int = 0
+  map_file: str = ''
+  combine: str = 'sum'
   l2: float = 0.0
   distribution: str = 'truncated_normal'
 

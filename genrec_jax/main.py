@@ -106,6 +106,12 @@ def main(words: list[str], overrides: list[str]) -> None:
         config, data, task, FLAGS.compile_for, extensions
       )
       print_result(str(compiled))
+  elif FLAGS.mode == 'learn_hash':
+    from genrec_jax.train import learn_hash
+
+    print_result(
+      learn_hash.learn_hash(config, FLAGS.workdir, kinds, extensions)
+    )
   elif FLAGS.mode == 'eval':
     from genrec_jax.train import results
 
@@ -142,7 +148,7 @@ def _load_config(overrides: list[str]):
     return config_lib.load(FLAGS.config, overrides)
   if FLAGS.workdir and _saved_config().exists():
     return config_lib.load_saved(_saved_config(), overrides)
-  if FLAGS.mode in ('train', 'plan') or FLAGS.print_config:
+  if FLAGS.mode in ('train', 'plan', 'learn_hash') or FLAGS.print_config:
     without = f' and --workdir={FLAGS.workdir} holds no run to go on with'
     raise app.UsageError(
       f'--config is missing{without if FLAGS.workdir else ""}; try '

@@ -7,7 +7,13 @@ must be together is said by the classes of models.py and losses.py and by
 
 import dataclasses
 
-from genrec_jax.config import distill_rules, drift_rules, request_set_rules
+from genrec_jax.config import (
+  click_rules,
+  distill_rules,
+  drift_rules,
+  hash_rules,
+  request_set_rules,
+)
 from genrec_jax.config.behaviour_rules import RULES as BEHAVIOURS
 from genrec_jax.config.event_rules import MODEL as EVENTS
 from genrec_jax.config.event_rules import PAIRS as EVENT_PAIRS
@@ -272,20 +278,8 @@ RANKING = {
   'data.stream.pattern': NAME,
   'data.stream.poll_s': POSITIVE,
   'data.stream.idle_s': maybe(ZERO_OR_MORE),
-  'data.clicks.rows': whole(1),
-  'data.clicks.fields': whole(1),
-  'data.clicks.values': whole(1),
-  'data.clicks.numbers': whole(),
   'predict.keep': some(NAME),
-  'data.clicks.orders': some(whole(1)),
-  'data.clicks.terms': whole(),
-  'data.clicks.noise': ZERO_OR_MORE,
-  'data.clicks.traits': whole(1),
-  'data.clicks.signal': ZERO_OR_MORE,
-  'data.clicks.zipf': ZERO_OR_MORE,
-  'data.clicks.seed': SEED,
-  'data.clicks.blocks': whole(),
-  'data.clicks.within': SHARE,
+  **click_rules.RULES,
   **drift_rules.RULES,
   **BEHAVIOURS,
   'loss.task_weights': some(ZERO_OR_MORE),
@@ -293,6 +287,7 @@ RANKING = {
   'loss.net_l2': ZERO_OR_MORE,
   'loss.prior': some(number(above=0, below=1)),
   **distill_rules.RULES,
+  **hash_rules.RULES,
   'eval.splits': some(words('train', 'valid', 'test')),
   'eval.progressive': words('none', 'window', 'lifetime'),
   'eval.progressive_windows': words('log', 'part'),

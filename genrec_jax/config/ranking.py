@@ -316,6 +316,35 @@ def ranking() -> ConfigDict:
         'adapter_input': 'probability',
         'adapter_hidden': (16,),  # Widths of the adapter's hidden layers.
       },
+      # Which ids share a row, as `genrec learn_hash` learns it; no other
+      # command reads these keys. See docs/learned_hash.md.
+      'hash': {
+        # Rows of each table, those of padding and of unseen values included; 0
+        # divides the number of its ids by `hash.compression`.
+        'rows': 0,
+        'compression': 10.0,  # Ids of a table for each of its rows.
+        # The tables, a regex; those that have as many rows anyway stay as they
+        # are.
+        'tables': '.*',
+        # Width of the vectors by which ids are alike, of a small model that is
+        # trained for that.
+        'dim': 4,
+        # The workdir of a run of the same data whose vectors, of any width, are
+        # taken instead.
+        'vectors': '',
+        # Who has a row alone: 'both' the frequent ids, the others share by
+        # their vectors; with 'frequency' the others share by a hash, and with
+        # 'embedding' everybody shares.
+        'method': 'both',
+        # Shares of the rows that frequent ids have alone; of several, the
+        # validation split chooses, with a training of the model for each.
+        'private': (0.0, 0.5, 0.9),
+        'reserved': 1,  # Rows of unseen values.
+        # How often an id must have been seen for its vector to be half its own
+        # and half the mean of all.
+        'shrink': 10.0,
+        'seed': 0,  # Seed of all draws.
+      },
       'optimizer': sections.optimizer(name='adam', b2=0.999),
       'checkpoint': sections.checkpoint(),
       'numerics': sections.numerics(),

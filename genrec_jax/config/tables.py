@@ -41,6 +41,8 @@ FIELDS = {
   'id_map': 'id_map',
   'rows': 'rows',
   'private': 'private',
+  'map': 'map_file',
+  'combine': 'combine',
 }
 # Options of row optimizers, by the names of `optimizer.rows`.
 OPTIONS = {
@@ -260,6 +262,8 @@ TYPES = {
   'codec': ('a name, or a pair of names for rows and gradients', _is_codec),
   'id_map': ('the name of an id map', lambda x: isinstance(x, str)),
   'private': ('a whole number, zero or more', _is_count),
+  'map': ('the file of a learned map', lambda x: isinstance(x, str)),
+  'combine': ("'sum' or 'product'", lambda x: x in ('sum', 'product')),
   'dtype': ('the name of a dtype', lambda x: isinstance(x, str)),
   'decay': ("'l2', 'decoupled' or None", lambda x: x is None
             or isinstance(x, str)),
@@ -321,7 +325,8 @@ def _check_spec(spec, entry=None):
   if spec.ids and spec.id_map == 'identity':
     raise ConfigError(
       f"{where}: 'rows' of table {spec.name!r} needs an id_map ('hash', "
-      "'ordered' or 'frequency'), which says which ids share a row"
+      "'ordered', 'frequency' or 'learned' say), which says which ids share a "
+      'row'
     )
   for key in ('rate', 'init_std', 'l2'):
     value = getattr(spec, key)

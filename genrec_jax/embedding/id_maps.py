@@ -1,17 +1,25 @@
 """From the ids of a batch to rows of a table; the first stage of a lookup.
 
-| name        | row of an id; 0 stays 0                                       |
-|-------------|---------------------------------------------------------------|
-| 'identity'  | the id itself                                                 |
-| 'hash'      | 1 + hash of the id, modulo the rows behind row 0              |
-| 'ordered'   | 1 + id - 1, modulo the rows behind row 0                      |
-| 'frequency' | the id itself up to `private`; of others a hash modulo the    |
-|             | rows behind those                                             |
+| name          | row of an id; 0 stays 0                                     |
+|---------------|-------------------------------------------------------------|
+| 'identity'    | the id itself                                               |
+| 'hash'        | 1 + hash of the id, modulo the rows behind row 0            |
+| 'permutation' | 1 + place of the id in a drawn order, modulo those rows     |
+| 'ordered'     | 1 + id - 1, modulo those rows                               |
+| 'frequency'   | the id itself up to `private`; of others a hash modulo the  |
+|               | rows behind those                                           |
+| 'double'      | the sum of two rows, by two hashes; one row of its own up   |
+|               | to `private`                                                |
+| 'qr'          | two rows, of the quotient and of the remainder of the id    |
+| 'learned'     | what the file `map_file` says                               |
 
 Vocabularies of the library give ids in the order of frequency, the most
 frequent value first. So 'ordered' keeps as many of those apart from one another
 as there are rows, and 'frequency' gives the `private` most frequent ones a row
-of their own. 'hash' is the hashing trick, which knows nothing of frequency.
+of their own. 'hash' is the hashing trick, which knows nothing of frequency;
+'permutation' does not either, but the rows have equally many ids.
+
+Where an id has two rows, a feature reads the table twice (`several_rows`).
 
 A map may have a state, such as which ids have been admitted: it goes from the
 routing of one batch to the routing of the next, never through what is learned,
@@ -20,7 +28,6 @@ batch that was trained last.
 """
 
 import dataclasses
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,112 +35,53 @@ import jax
 import jax.numpy as jnp
 
 from genrec_jax.contracts import IdMap
+from genrec_jax.embedding.computed_maps import (
+  DoubleIdMap,
+  HashIdMap,
+  OrderedIdMap,
+  PermutedIdMap,
+  QuotientIdMap,
+)
+from genrec_jax.embedding.learned_map import LearnedIdMap
 from genrec_jax.embedding.lookup import find_real_ids
 from genrec_jax.features import PAD, UNREAD, Read, TableSpec
-from pallas_kernels.hashing import mix
-
-NO_ROW = -1
-
-
-@dataclasses.dataclass(frozen=True)
-class HashIdMap:
-  """Many ids on few rows, by a hash that depends on the table's name.
-
-  >>> import jax.numpy as jnp
-  >>> id_map = HashIdMap('user', ids=1000, rows=8)
-  >>> ids = id_map.lookup({}, jnp.array([0, 5, 1000]))
-  >>> ids[0].item(), 1 <= ids[1].item() < 8, ids[2].item()
-  (0, True, -1)
-  >>> id_map = HashIdMap('user', ids=1000, rows=8, private=3)
-  >>> rows = id_map.lookup({}, jnp.array([0, 1, 3, 4, 999])).tolist()
-  >>> rows[:3], 4 <= rows[3] < 8, 4 <= rows[4] < 8
-  ([0, 1, 3], True, True)
-
-  Attributes:
-    table: name of the table.
-    ids: how many there are; others are not rows.
-    rows: of the table, row 0 of padding included.
-    private: how many of the first ids, that of padding not counted, have a row
-      of their own; the others share the rest.
-  """
-
-  table: str
-  ids: int
-  rows: int
-  private: int = 0
-
-  def init(self) -> dict:
-    return {}
-
-  def lookup(self, state, ids: jax.Array) -> jax.Array:
-    del state
-    first = self.private + 1
-    shared = first + _hash_ids(self.table, ids, self.rows - first)
-    return _keep_ids(ids, jnp.where(ids < first, ids, shared), self.ids)
-
-  def assign(self, state, ids: jax.Array, real: jax.Array):
-    del real
-    return self.lookup(state, ids), state
-
-
-@dataclasses.dataclass(frozen=True)
-class OrderedIdMap:
-  """Many ids on few rows, in turns: the first ids are apart from one another.
-
-  >>> import jax.numpy as jnp
-  >>> id_map = OrderedIdMap(ids=1000, rows=4)
-  >>> id_map.lookup({}, jnp.array([0, 1, 2, 3, 4, 5, 1000])).tolist()
-  [0, 1, 2, 3, 1, 2, -1]
-
-  Attributes:
-    ids: how many there are; others are not rows.
-    rows: of the table, row 0 of padding included.
-  """
-
-  ids: int
-  rows: int
-
-  def init(self) -> dict:
-    return {}
-
-  def lookup(self, state, ids: jax.Array) -> jax.Array:
-    del state
-    return _keep_ids(ids, 1 + (ids - 1) % (self.rows - 1), self.ids)
-
-  def assign(self, state, ids: jax.Array, real: jax.Array):
-    del real
-    return self.lookup(state, ids), state
-
-
-def _hash_ids(table: str, ids: jax.Array, size: int) -> jax.Array:
-  """A number below `size` for each id, other ones for other tables."""
-  seed = jnp.uint32(zlib.crc32(table.encode()))
-  bits = mix(mix(ids.astype(jnp.uint32)) ^ seed)
-  return (bits % jnp.uint32(size)).astype(jnp.int32)
-
-
-def _keep_ids(ids: jax.Array, rows: jax.Array, count: int) -> jax.Array:
-  """The rows of ids: that of padding is 0, and what is no id has none."""
-  rows = jnp.where(ids == PAD, 0, rows)
-  return jnp.where((ids >= 0) & (ids < count), rows, NO_ROW)
-
 
 # Name -> (spec, ids) -> map, where ids are not rows.
 KINDS = {
   'hash': lambda spec, ids: HashIdMap(spec.name, ids, spec.rows),
+  'permutation': lambda spec, ids: PermutedIdMap(spec.name, ids, spec.rows),
   'ordered': lambda spec, ids: OrderedIdMap(ids, spec.rows),
   'frequency': lambda spec, ids: HashIdMap(
     spec.name, ids, spec.rows, spec.private
   ),
+  'double': lambda spec, ids: DoubleIdMap(
+    spec.name, ids, spec.rows, spec.private
+  ),
+  'qr': lambda spec, ids: QuotientIdMap(spec.name, ids, spec.rows),
+  'learned': lambda spec, ids: LearnedIdMap(
+    spec.name, ids, spec.rows, spec.map_file
+  ),
 }
+WITH_PRIVATE = ('frequency', 'double')
 
 
 def build_map(spec: TableSpec) -> IdMap | None:
   """The map that a table asks for; None where ids are rows."""
-  if spec.private and spec.id_map != 'frequency':
+  if spec.private and spec.id_map not in WITH_PRIVATE:
     raise ValueError(
       f'table {spec.name!r} has private={spec.private:,}, which is for '
-      f"id_map='frequency', and its id_map is {spec.id_map!r}"
+      f"id_map='frequency' and 'double', and its id_map is {spec.id_map!r}"
+    )
+  if spec.combine != 'sum' and spec.id_map != 'qr':
+    raise ValueError(
+      f'table {spec.name!r} has combine={spec.combine!r}, which is for '
+      f"id_map='qr', and its id_map is {spec.id_map!r}"
+    )
+  if bool(spec.map_file) != (spec.id_map == 'learned'):
+    raise ValueError(
+      f'table {spec.name!r} has id_map={spec.id_map!r} and '
+      f'map={spec.map_file!r}: a file of rows (map) is for '
+      "id_map='learned', which needs one"
     )
   if spec.id_map == 'identity':
     return None
@@ -168,6 +116,23 @@ class IdMaps:
     """Table -> state of its map before the first batch, where it has any."""
     states = {table: m.init() for table, m in self.maps.items()}
     return {t: s for t, s in states.items() if jax.tree.leaves(s)}
+
+  def load(self, states: Mapping[str, Any]) -> dict[str, Any]:
+    """The states before the first batch, with what lies in files.
+
+    Called on the host, once, before a run begins: a checkpoint has the states
+    of a run that goes on.
+
+    Args:
+      states: of `init`, on their devices.
+    """
+    loaded = dict(states)
+    for table, state in states.items():
+      if read := getattr(self.maps[table], 'load', None):
+        loaded[table] = jax.tree.map(
+          lambda x, like: jax.device_put(x, like.sharding), read(), state
+        )
+    return loaded
 
   def assign(self, states, reads: Mapping[str, Read]):
     """Maps the reads of a training batch.

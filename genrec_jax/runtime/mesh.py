@@ -185,7 +185,8 @@ class MeshRuntime:
 
   def fresh_state(self) -> TrainState:
     """The state before the first step; each device makes its part."""
-    return jax.jit(self._create_state, out_shardings=self._state_shardings)()
+    create = jax.jit(self._create_state, out_shardings=self._state_shardings)
+    return state_lib.load_maps(create(), self._task, self.maps)
 
   def step(self):
     """`(state, batch) -> (state, loss)`; the state is given away."""

@@ -90,7 +90,8 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
     # Bound to its device from the start, as every later state is: a step would
     # be compiled anew for a state of which only some arrays are bound.
     device = SingleDeviceSharding(jax.local_devices()[0])
-    return jax.jit(self._create_state, out_shardings=device)()
+    state = jax.jit(self._create_state, out_shardings=device)()
+    return state_lib.load_maps(state, self._task, self.maps)
 
   def step(self):
     """`(state, batch) -> (state, loss)`; the state is given away."""

@@ -222,6 +222,20 @@ def create_state(
   )
 
 
+def load_maps(state: TrainState, task, maps) -> TrainState:
+  """A fresh state with the id maps that lie in files.
+
+  Args:
+    state: before the first step.
+    task: what is trained.
+    maps: id maps from outside the library.
+  """
+  if not state.id_states:
+    return state
+  loaded = id_maps.collect_maps(task, maps).load(state.id_states)
+  return dataclasses.replace(state, id_states=loaded)
+
+
 def replace_weights(state: TrainState, weights: dict) -> TrainState:
   """The state with other weights, as `contracts.weights_of` names them."""
   averaged = copy_tree(weights['params']) if state.averaged else {}

@@ -17,6 +17,7 @@ from flax import nnx
 from genrec_jax.config import TableSettings, tower_file
 from genrec_jax.config.losses import RankingLossConfig
 from genrec_jax.contracts import Extensions
+from genrec_jax.embedding import several_rows
 from genrec_jax.embedding.towers import NAME as TOWERS
 from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import (
@@ -130,6 +131,7 @@ class Ranking:
           raise ValueError(
             f'features that share table {name!r} must have the same width'
           )
+        several_rows.check_feature(feature, spec, feature.name in self._under)
     self.policy, self._extra_products = tuple(policy), extra_products
     model, beside, self.sites = self._build_shapes()
     self.graphdef = nnx.graphdef(model)
@@ -322,7 +324,7 @@ class Ranking:
     """What the loss of a batch reads of each table, feature by feature."""
     del key
     real = batch.weights > 0  # examples that fill up a batch touch no row
-    reads = self.reads_for('predict', batch)
+    reads = self._read_features(batch)
     order = jnp.argsort(~real, stable=True) if self._under else None
     of_events = {f.name: f.history for f in self._tabled if f.history}
     for name, read in reads.items():
@@ -338,7 +340,7 @@ class Ranking:
         reads[name] = dataclasses.replace(
           read, ids=read.ids[order], lengths=real.astype(jnp.int32)
         )
-    return reads
+    return several_rows.add_second(reads, self._tables)
 
   @property
   def _single(self) -> set[str]:
@@ -348,6 +350,9 @@ class Ranking:
   def reads_for(self, purpose: str, batch: Examples) -> dict[str, Read]:
     """What is read outside of training: the same, whatever its weights."""
     del purpose
+    return several_rows.add_second(self._read_features(batch), self._tables)
+
+  def _read_features(self, batch: Examples) -> dict[str, Read]:
     reads = {}
     for feature in self._tabled:
       history = self._history_of.get(feature.name, '')
@@ -371,7 +376,7 @@ class Ranking:
 
   def expected_reads(self) -> dict[str, ExpectedRead]:
     """What an example reads of each table: at most, or in the mean."""
-    return {
+    reads = {
       name: ExpectedRead(
         table,
         float(feature.max_len or feature.mean_len) if feature.is_list else 1.0,
@@ -380,6 +385,7 @@ class Ranking:
       for feature in self._tabled
       for name, (table, pooling, _) in self._list_reads(feature).items()
     }
+    return several_rows.expect_second(reads, self._tables)
 
   def _list_reads(self, feature: FeatureSpec) -> dict[str, tuple]:
     """Name of each read of a feature -> (table, pooling, width)."""
@@ -442,6 +448,7 @@ class Ranking:
 
   def inputs(self, rows, batch: Examples) -> Inputs:
     """What the model sees of a batch."""
+    rows = several_rows.combine_views(rows, self._tables)
     vectors, linear = [], jnp.zeros(batch.weights.shape)
     if self.towers is not None:
       made = rows[TOWERS].all()

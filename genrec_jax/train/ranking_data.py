@@ -32,7 +32,7 @@ from genrec_jax.distill.score_checks import make_check
 from genrec_jax.evaluators.ranking import RankingEvaluator, find_undefined
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
-from genrec_jax.train import part_ends, tower_choice
+from genrec_jax.train import map_files, part_ends, tower_choice
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -81,13 +81,15 @@ class RankingData:
       extras = {x.name: x for x in self.dataset.annotations.extras}
       settings = DistillSettings.of_config(config)
       check_columns(settings, self.dataset.labels, extras)
-    return kind.from_config(
+    task = kind.from_config(
       config,
       self.dataset.features,
       self.dataset.labels,
       extensions,
       towers=self.towers.towers if wanted else (),
     )
+    map_files.check_map_files(task, self.dataset.encoder.vocabularies)
+    return task
 
   def steps_per_epoch(self, batch_size: int) -> int | float:
     """Steps of a pass over the data, which has no end where these grow."""

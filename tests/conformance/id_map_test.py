@@ -13,7 +13,14 @@ from jax.sharding import PartitionSpec
 from genrec_jax import contracts
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.embedding import id_maps, lookup
-from genrec_jax.embedding.id_maps import HashIdMap
+from genrec_jax.embedding.computed_maps import (
+  DoubleIdMap,
+  HashIdMap,
+  OrderedIdMap,
+  PermutedIdMap,
+  QuotientIdMap,
+)
+from genrec_jax.embedding.learned_map import LearnedIdMap, pack_rows
 from genrec_jax.features import UNREAD, Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.runtime import state as state_lib
@@ -37,11 +44,25 @@ from tests.conformance.task_cases import (
 )
 from tests.tolerances import assert_close
 
+
+class Drawn(LearnedIdMap):
+  """One whose rows are drawn and not read."""
+
+  def load(self):
+    rng = np.random.default_rng(7)
+    rows = rng.integers(1, self.rows, self.ids)
+    return {'words': pack_rows(np.append(0, rows[1:]), self.rows)}
+
+
 # Every implementer.
 IMPLEMENTERS = {
   'hashed': HashIdMap('t', ITEMS, MEETING),
-  'ordered': id_maps.OrderedIdMap(ITEMS, MEETING),
+  'ordered': OrderedIdMap(ITEMS, MEETING),
   'frequency': HashIdMap('t', ITEMS, MEETING, private=2),
+  'permutation': PermutedIdMap('t', ITEMS, MEETING),
+  'double': DoubleIdMap('t', ITEMS, MEETING, private=1),
+  'qr': QuotientIdMap('t', ITEMS, ITEMS),
+  'learned': Drawn('t', ITEMS, MEETING, ''),
   'admitting': Admitting(ITEMS, MEETING),
 }
 RUNTIMES = ('one device', 'mesh', 'mesh, exact')
@@ -65,6 +86,8 @@ def draw(seed: int, *shape: int):
 def behind(id_map, batches: int):
   """The state behind some batches."""
   state = id_map.init()
+  if hasattr(id_map, 'load'):
+    state = jax.tree.map(jnp.asarray, id_map.load())
   for seed in range(batches):
     _, state = id_map.assign(state, *draw(seed, 8, 3))
   return state
@@ -86,7 +109,7 @@ def test_rows_are_those_of_the_table(id_map, shape):
   ids, real = draw(9, *shape)
   rows, _ = id_map.assign(state, ids, real)
   assert rows.shape == shape and rows.dtype == jnp.int32
-  assert np.all((rows[real] >= 0) & (rows[real] < MEETING))
+  assert np.all((rows[real] >= 0) & (rows[real] < id_map.rows))
 
 
 def test_what_is_assigned_is_found_again(id_map):
@@ -97,7 +120,9 @@ def test_what_is_assigned_is_found_again(id_map):
 
 def test_no_row_for_what_is_no_id(id_map):
   state = behind(id_map, 2)
-  wrong = jnp.int32([-1, ITEMS, 10**6])
+  # The second rows of ids are those of the numbers behind them.
+  two = isinstance(id_map, (DoubleIdMap, QuotientIdMap))
+  wrong = jnp.int32([-1, ITEMS * (1 + two), 10**6])
   assert np.all(id_map.lookup(state, wrong) < 0)
   rows, _ = id_map.assign(state, wrong, jnp.ones(3, bool))
   assert np.all(rows < 0)
@@ -311,6 +336,10 @@ def test_a_step_takes_the_maps_of_its_caller():
     (dict(id_map='hash', private=3), "is for id_map='frequency'"),
     (dict(private=3), "its id_map is 'identity'"),
     (dict(id_map='learnt'), "must be one of .*'ordered', 'frequency'"),
+    (dict(id_map='hash', map_file='x'), "is for id_map='learned'"),
+    (dict(id_map='learned'), "'learned', which needs one"),
+    (dict(id_map='hash', combine='product'), "which is for id_map='qr'"),
+    (dict(id_map='qr'), "id_map='qr' needs 14 at least for 40 ids"),
   ],
 )
 def test_maps_that_cannot_be(changes, told):
@@ -335,7 +364,7 @@ def test_frequent_ids_are_apart():
 
 def test_a_read_of_the_whole_table_knows_no_map():
   """Its columns are rows, and the map says which ids they have."""
-  maps = id_maps.IdMaps({'t': id_maps.HashIdMap('t', ids=9, rows=4)})
+  maps = id_maps.IdMaps({'t': HashIdMap('t', ids=9, rows=4)})
   reads = {'all': Read(None, 't')}
   with pytest.raises(ValueError, match="'all' reads the whole table 't'"):
     maps.lookup({}, reads)

@@ -1,0 +1,16 @@
+"""What the keys of the section `hash` may be, for key_rules.py."""
+
+from genrec_jax.config.value_rules import Rule, number, some, whole, words
+
+RULES = {
+  'hash.rows': whole(),
+  'hash.compression': number(above=1),
+  'hash.tables': Rule('text'),
+  'hash.dim': whole(1, 2**20),
+  'hash.vectors': Rule('text'),
+  'hash.method': words('both', 'frequency', 'embedding'),
+  'hash.private': some(number(least=0, below=1), filled=True),
+  'hash.reserved': whole(1),
+  'hash.shrink': number(least=0),
+  'hash.seed': whole(0, 2**63 - 1),
+}

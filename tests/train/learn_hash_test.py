@@ -1,0 +1,177 @@
+"""`genrec learn_hash`: what it leaves, who reads it, and what it refuses."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from genrec_jax import config as config_lib
+from genrec_jax.embedding.learned_map import MapFile
+from genrec_jax.serve.scorer import Scorer
+from genrec_jax.task_kinds import TASK_KINDS
+from genrec_jax.train import learn_hash, loop
+
+VALUES, FIELDS, ROWS = 60, 2, 12
+
+
+def make_config(**changes):
+  config = config_lib.ranking()
+  config_lib.set_model(config, 'dlrm')
+  config.model.update(dim=8, bottom=(8,), top=(8,))
+  config.data.clicks.update(
+    rows=2_500, fields=FIELDS, values=VALUES, numbers=1, traits=2, terms=3,
+    orders=(1, 2),
+  )  # fmt: skip
+  config.data.init_std = 0.1
+  config.hash.update(rows=ROWS, private=(0.5,), dim=2)
+  config.optimizer.rows.name = 'adam'
+  config.train.update(batch_size=256, epochs=1)
+  config.report.importance_rows = 0
+  for key, value in changes.items():
+    config_lib.apply_override(config, f'{key}={value}')
+  return config
+
+
+@pytest.fixture(scope='module', autouse=True)
+def mixed_dtypes():
+  with jax.numpy_dtype_promotion('standard'):  # for optax
+    yield
+
+
+@pytest.fixture(scope='module')
+def learned(tmp_path_factory):
+  """(workdir, what was printed) of maps that were learned."""
+  workdir = tmp_path_factory.mktemp('learned') / 'run'
+  return workdir, learn_hash.learn_hash(make_config(), workdir, TASK_KINDS)
+
+
+def read_map(workdir, name='c0') -> MapFile:
+  return MapFile.load(workdir / 'private_0.50' / 'maps' / f'{name}.npz')
+
+
+def test_it_leaves_maps_and_a_run(learned):
+  workdir, printed = learned
+  found = json.loads((workdir / 'hash.json').read_text())
+  assert found['best'] == str(workdir / 'private_0.50') in printed
+  assert set(found['tables']) == {'c0', 'c1'}
+  table, a_map = found['tables']['c0'], read_map(workdir)
+  assert table['rows'] == a_map.count == ROWS
+  assert table['ids'] == len(a_map.rows) == VALUES + 2
+  assert table['bytes'] == ROWS * 8 * 4 and table['map_bytes'] == 4 * 9
+  valid = found['trials']['0.50']['valid']
+  assert f'{valid["auc"]:.4f}' in printed
+  # The most frequent ids are alone, and what is unseen is with nobody.
+  rows = a_map.rows
+  assert rows[:6].tolist() == [0, 1, 2, 3, 4, 5] and rows[-1] == ROWS - 1
+  assert {*rows[6:-1].tolist()} == {*range(6, ROWS - 1)}
+
+
+def test_the_same_command_trains_nothing_again(learned, monkeypatch):
+  workdir, printed = learned
+
+  def refuse(*args, **kwargs):
+    raise AssertionError('trained again')
+
+  monkeypatch.setattr(loop, 'train_and_evaluate', refuse)
+  again = learn_hash.learn_hash(make_config(), workdir, TASK_KINDS)
+  assert again == printed
+
+
+def test_other_settings_want_another_workdir(learned):
+  with pytest.raises(config_lib.ConfigError, match='hash.shrink: saved 10'):
+    learn_hash.learn_hash(
+      make_config(**{'hash.shrink': 3.0}), learned[0], TASK_KINDS
+    )
+
+
+def make_rows(count: int):
+  rng = np.random.default_rng(5)
+  rows = {f'c{i}': rng.integers(1, VALUES, count).tolist() for i in range(2)}
+  return rows | {'n0': rng.normal(size=count).tolist()}
+
+
+def test_a_scorer_needs_no_file_of_a_map(learned, tmp_path):
+  run = learned[0] / 'private_0.50'
+  moved = tmp_path / 'moved'
+  shutil.copytree(run, moved)
+  shutil.rmtree(moved / 'maps')
+  rows = make_rows(20)
+  scorer = Scorer.load(moved)
+  found = scorer.score(rows)
+  np.testing.assert_array_equal(found, Scorer.load(run).score(rows))
+  # Values of one row are one value to the model.
+  ids = scorer.encoder.vocabularies['c0']
+  a_map = read_map(learned[0])
+  together = [
+    ids.values[i - 1] for i in np.flatnonzero(a_map.rows == 7).tolist()
+  ]
+  assert len(together) > 1
+  rows = {'c0': together, 'c1': ['1'] * len(together)}
+  rows['n0'] = [0.5] * len(together)
+  scores = scorer.score(rows)
+  assert np.ptp(scores) == 0
+
+
+def test_a_map_of_another_vocabulary(learned, tmp_path):
+  workdir = learned[0]
+  saved = config_lib.load_saved(workdir / 'private_0.50' / 'config.json')
+  other = saved.copy_and_resolve_references()
+  with other.unlocked():
+    other.data.clicks.seed = 3
+    other.data.cache = ''
+  with pytest.raises(ValueError, match='its ids are of other values'):
+    loop.train_and_evaluate(other, tmp_path, TASK_KINDS)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'told'),
+  [
+    ({'hash.rows': 2}, "table 'c0': 2 rows are too few"),
+    ({'hash.rows': 100}, 'no table has its ids put together'),
+    ({'hash.tables': 'x.*'}, "hash.tables is 'x.*'"),
+    ({'hash.rows': 9, 'hash.reserved': 8}, '10 are the least'),
+  ],
+)
+def test_what_cannot_be(changes, told, learned, tmp_path):
+  config = make_config(**changes, **{'data.cache': str(learned[0] / 'data')})
+  with pytest.raises(config_lib.ConfigError, match=told):
+    learn_hash.learn_hash(config, tmp_path / 'run', TASK_KINDS)
+
+
+def test_vectors_of_another_run(learned, tmp_path):
+  """They are of any width; a run whose ids share rows already has none."""
+  workdir = learned[0]
+  cache = {'data.cache': str(workdir / 'data')}
+  config = make_config(**cache, **{'hash.vectors': str(workdir / 'small')})
+  learn_hash.learn_hash(config, tmp_path / 'run', TASK_KINDS)
+  np.testing.assert_array_equal(
+    read_map(tmp_path / 'run').rows, read_map(workdir).rows
+  )
+  assert not (tmp_path / 'run' / 'small').exists()
+  of = workdir / 'private_0.50'
+  config = make_config(**cache, **{'hash.vectors': str(of)})
+  with pytest.raises(config_lib.ConfigError, match='share rows already'):
+    learn_hash.learn_hash(config, tmp_path / 'other', TASK_KINDS)
+
+
+def test_the_settings_of_tables_stay(learned):
+  config = make_config()
+  config.tables = (('c0', {'rate': 0.3}), ('c1', {}), ('.*', {'rate': 0.2}))
+
+  @dataclasses.dataclass
+  class Tables:
+    names: tuple
+
+    def tables(self):
+      return dict.fromkeys(self.names)
+
+  spec = learn_hash.TableIds(None, None, rows=9)
+  changed = learn_hash.set_maps(
+    config, Tables(('c0', 'c1')), {'c0': spec}, {'c0': pathlib.Path('m.npz')}
+  )
+  learned_map = {'id_map': 'learned', 'rows': 9, 'map': 'm.npz'}
+  assert changed.tables == (('c0', {'rate': 0.3} | learned_map), ('c1', {}))
