@@ -40,9 +40,12 @@ def capacity_for(tokens: int, steps: int = 8) -> int:
 def share_of(batch_size: int, shards: int, name: str = 'batch_size') -> int:
   """Sequences of one shard; `name` is what a user calls the batch size."""
   if batch_size % shards:
+    below = batch_size // shards * shards
+    near = [str(size) for size in (below, below + shards) if size]
     raise ValueError(
-      f'{name} is {batch_size}, which {shards} devices cannot share equally; '
-      f'make it a multiple of {shards}'
+      f'{name} is {batch_size}, and a batch has {shards} equal parts, one for '
+      'each device and microbatch (parallel.devices times '
+      f'parallel.microbatches, say): make it {" or ".join(near)}'
     )
   return batch_size // shards
 

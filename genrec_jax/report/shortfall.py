@@ -20,6 +20,7 @@ from genrec_jax.report.comparison import (
 GUIDE = 'docs/training.md#a-run-below-its-baseline'
 _MOST = 3  # metrics that are named
 _FEW = 10_000  # candidates, of which no ranker of requests learns much
+_FEW_STEPS = 50  # after which a loss is still that of the initial weights
 # Of the same labels for all, a constant is calibrated by construction.
 _NOT_JUDGED = ('calibration',)
 
@@ -116,6 +117,8 @@ def _suggest_remedy(
   auc = comparison.verdict('auc')
   orders_well = auc is not None and auc.word != WORSE
   if any(metric_family(s.metric) == 'logloss' for s in shortfalls):
+    if few := _tell_of_few_steps(report):
+      return few
     why = (
       'The examples are in a better order, but the probabilities are off: the '
       'model is too sure of itself, or the share of positives changes from '
@@ -134,6 +137,18 @@ def _suggest_remedy(
   return (
     'Try another optimizer.learning_rate, more loss.table_l2 or more steps '
     '(train.epochs).'
+  )
+
+
+def _tell_of_few_steps(report: Mapping) -> str:
+  """Why probabilities are off after hardly any training; '' for longer ones."""
+  steps = report.get('steps')
+  if not isinstance(steps, int) or steps >= _FEW_STEPS:
+    return ''
+  return (
+    f'The run had {steps:,} steps, after which probabilities are still near '
+    'those of the initial weights. Train longer (train.epochs), with smaller '
+    'batches (train.batch_size) or with more data.'
   )
 
 

@@ -28,6 +28,7 @@ from genrec_jax.numerics.row_formats import (
 )
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.state import flatten_state, unflatten_state
+from genrec_jax.tasks import meaning
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -169,6 +170,18 @@ def _make_weights(leaves: dict, step: int) -> Weights:
   return Weights(**leaves, step=step)
 
 
+def _check_model(manifest: dict, task) -> None:
+  """Refuses weights that mean something else, whose shapes may be the same."""
+  _check_towers(manifest, task)
+  saved = (manifest.get('host') or {}).get('model')
+  if differences := meaning.list_differences(saved, task):
+    raise CheckpointError(
+      f'the checkpoint has the weights of another model: '
+      f'{"; ".join(differences)}. Read it with the config.json with which it '
+      'was trained'
+    )
+
+
 def _check_towers(manifest: dict, task) -> None:
   """Refuses weights of other towers, whose shapes may be the same."""
   towers = getattr(task, 'towers', None)
@@ -192,10 +205,10 @@ def _restore_weights(
 ) -> Weights:
   extensions = extensions or Extensions()
   if hasattr(runtime, 'restore_weights'):  # a mesh: nothing is put together
-    _check_towers(checkpoints.read_manifest(step), task)
+    _check_model(checkpoints.read_manifest(step), task)
     return _make_weights(runtime.restore_weights(checkpoints, step), step)
   manifest = checkpoints.read_manifest(step)
-  _check_towers(manifest, task)
+  _check_model(manifest, task)
   like = jax.eval_shape(
     lambda: state_lib.init_optax_params(
       task, 0, state_lib.find_towers(task, extensions)

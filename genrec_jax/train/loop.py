@@ -33,6 +33,7 @@ from genrec_jax.runtime import measurements
 from genrec_jax.runtime.compile_clock import watch_compiling
 from genrec_jax.runtime.saving import Saver
 from genrec_jax.runtime.state import replace_weights
+from genrec_jax.tasks import meaning
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import progressive_validation, results, stopping
 from genrec_jax.train.best_weights import BestWeights
@@ -154,6 +155,7 @@ def _train_locked(
   best = BestWeights(workdir / 'best', saver.key, saver.split_weights)
   run_values = {
     'data': experiment.fingerprint(),
+    'model': meaning.describe_model(experiment.task),
     'best': None,  # {'step', 'value', 'metrics'}
     'last': {},  # split -> metrics of the latest evaluation
     'evaluations_since_best': 0,
@@ -184,7 +186,9 @@ def _train_locked(
       )
     resume_point = saver.restore(batches)
     step, state, resumed = resume_point.step, resume_point.state, True
-    run_values = {**run_values, **resume_point.host, 'plan': run_values['plan']}
+    run_values |= resume_point.host | {
+      key: run_values[key] for key in ('plan', 'model')
+    }
     del resume_point  # which has the state, too
     run_values['restores'] += 1
     run_values['best'] = best.resume_from(run_values['best'])
@@ -470,7 +474,7 @@ def _note_evaluation(
     run_values['best'] = {'step': step, 'value': value, 'metrics': measured}
     run_values['evaluations_since_best'] = 0
     run_values['intervals']['best'] = intervals
-    of_run = {key: run_values[key] for key in ('plan', 'data')}
+    of_run = {key: run_values[key] for key in ('plan', 'data', 'model')}
     about = run_values['best'] | of_run
     best.save(step, weights_of(state), about)
   elif math.isnan(value):

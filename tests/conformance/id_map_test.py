@@ -20,12 +20,12 @@ from genrec_jax.embedding.computed_maps import (
   PermutedIdMap,
   QuotientIdMap,
 )
-from genrec_jax.embedding.learned_map import LearnedIdMap, pack_rows
 from genrec_jax.features import UNREAD, Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.step import make_step
 from tests.conformance.admitting import Admitting
+from tests.conformance.drawn import Drawn
 from tests.conformance.runtime_cases import (
   MAPS,
   MEETING,
@@ -43,16 +43,6 @@ from tests.conformance.task_cases import (
   pack_numbers,
 )
 from tests.tolerances import assert_close
-
-
-class Drawn(LearnedIdMap):
-  """One whose rows are drawn and not read."""
-
-  def load(self):
-    rng = np.random.default_rng(7)
-    rows = rng.integers(1, self.rows, self.ids)
-    return {'words': pack_rows(np.append(0, rows[1:]), self.rows)}
-
 
 # Every implementer.
 IMPLEMENTERS = {
@@ -214,14 +204,14 @@ def test_the_state_is_that_behind_the_batch_trained(name):
       assert len(set(own.tolist())) == len(own)
 
 
-@pytest.mark.parametrize('maps', ['hashed', 'admitting'])
+@pytest.mark.parametrize('maps', ['hashed', 'admitting', 'learned'])
 @pytest.mark.parametrize('name', RUNTIMES)
 def test_every_runtime_maps_alike(name, maps):
   found, wanted = curve_of(name, maps), curve_of('one device', maps)
   assert_close(found.losses, wanted.losses, 'curve')
   for one, other in zip(found.states, wanted.states, strict=True):
     paths = [path for path in other if path.startswith('id_states/')]
-    assert bool(paths) == (maps == 'admitting')
+    assert bool(paths) == (maps != 'hashed')
     for path in paths:
       np.testing.assert_array_equal(one[path], other[path], err_msg=path)
   plain = curve_of('one device', 'identity')
@@ -229,8 +219,17 @@ def test_every_runtime_maps_alike(name, maps):
 
 
 @pytest.mark.parametrize('name', RUNTIMES)
-def test_a_resumed_run_goes_on_to_the_bit(name, tmp_path):
-  training, whole = training_of(name, 'admitting'), curve_of(name, 'admitting')
+def test_a_map_of_a_file_is_the_state_of_a_fresh_run(name):
+  state = training_of(name, 'learned').runtime.fresh_state()
+  for table, found in state.id_states.items():
+    wanted = Drawn(table, ITEMS, MEETING, '').load()
+    np.testing.assert_array_equal(found['words'], wanted['words'])
+
+
+@pytest.mark.parametrize('maps', ['admitting', 'learned'])
+@pytest.mark.parametrize('name', RUNTIMES)
+def test_a_resumed_run_goes_on_to_the_bit(name, maps, tmp_path):
+  training, whole = training_of(name, maps), curve_of(name, maps)
   batches, stop = training.batches(), 2
   state, _ = training.run(batches=[next(batches) for _ in range(stop)])
   arrays = state_lib.flatten_state(state)

@@ -19,6 +19,7 @@ from genrec_jax.runtime.mesh import MeshRuntime
 from genrec_jax.runtime.single_device import SingleDeviceRuntime
 from genrec_jax.runtime.state import flatten_state
 from tests.conformance.admitting import Admitting
+from tests.conformance.drawn import Drawn
 from tests.conformance.task_cases import ITEMS, PADDED, EveryRead, pack_numbers
 
 STEPS, SEED = 4, 0
@@ -91,6 +92,10 @@ MAPS = {
   'admitting': (
     Mapped,
     {name: Admitting(ITEMS, MEETING) for name in ('one', 'bag')},
+  ),
+  'learned': (
+    Mapped,
+    {name: Drawn(name, ITEMS, MEETING, '') for name in ('one', 'bag')},
   ),
 }
 

@@ -138,3 +138,18 @@ def test_little_is_expected_of_few_data():
   few, many = advise(config, candidates=768), advise(config)
   assert 'expected' in few and '768 candidates' in few and ':smoke' in few
   assert 'expected' not in many
+
+
+@pytest.mark.parametrize(
+  ('steps', 'told'), [(16, 'The run had 16 steps'), (50, 'too sure of itself')]
+)
+def test_a_run_of_few_steps_is_not_called_too_sure(steps, told):
+  report = {
+    'metrics': {'test': {'auc': 0.6, 'logloss': 0.8}},
+    'baselines': {'mean': {'test': {'auc': 0.5, 'logloss': 0.7}}},
+    'config': {'task': 'ranking'},
+    'steps': steps,
+  }
+  hint = describe_shortfall(report, compare_metrics(report))[1]
+  assert told in hint
+  assert ('too sure' in hint) == (steps == 50)
