@@ -38,4 +38,11 @@ def get_config(arg=None):
   config.train.epochs = 20
   config.train.patience = 3
   config.train.monitor = 'logloss'
+  if models == {'tbsm'}:
+    # It stands still for some epochs before it learns, at low rates for many.
+    config.optimizer.plateau_factor = 1.0
+    config.optimizer.learning_rate = 3e-3
+    config.optimizer.rows.name = 'adam'
+    config.optimizer.rows.learning_rate = 0.03
+    config.train.update(batch_size=256, patience=6)
   return config_lib.ranking_smoke(config) if 'smoke' in variants else config
