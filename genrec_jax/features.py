@@ -27,24 +27,20 @@ class TableSpec:
     name: key of the table in `TrainState.tables`.
     rows: number of rows, the padding row 0 included.
     dim: width of a row.
-    init_std: deviation of the normal that fresh rows are drawn from, before it
-      is cut; cut at two of them, .88 of it is left.
+    init_std: deviation of the normal of fresh rows, before it is cut at two.
     update: 'dense' (optax, for small tables) or the name of a row optimizer in
       `embedding.row_optimizers` (touched rows only).
     dtype: of the rows: 'float32', 'bfloat16' or 'float16'.
     options: (name, value) pairs of its row optimizer's own options, sorted.
     rate: of its row optimizer; None for the general one.
-    codec: what its rows and their gradients look like between devices; None
-      for the general codecs.
+    codec: of its rows and gradients between devices; None for the general ones.
     scheme: where its rows lie; '' for the general scheme.
     id_map: from the ids of a batch to rows, see `embedding.id_maps`.
     ids: how many ids there are, where they are not the rows.
-    private: ids, the first ones, that have rows of their own where others
-      share theirs.
+    private: how many of the first ids have rows of their own.
     map_file: of the rows of ids, where they are learned.
     combine: 'sum' or 'product' of the rows of an id that has two.
-    l2: strength l of a pull (l/2)|E|^2 on all rows of a 'dense' table in every
-      step, in the gradient and not in the reported loss.
+    l2: strength l of (l/2)|E|^2 of a 'dense' table, left out of the loss told.
     distribution: of fresh rows: 'truncated_normal', cut at two deviations,
       'normal', or 'uniform_rows' for U(-1/sqrt(rows), 1/sqrt(rows)).
   """
