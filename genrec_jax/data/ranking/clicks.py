@@ -173,6 +173,13 @@ class PlantedSignal:
       for terms in self._terms
     ]
 
+  def find_kinds(self) -> np.ndarray:
+    """`[fields, values]` the kind of each value: those of one are alike."""
+    # A trait has two values, one on each side of the middle between them.
+    middle = (self._traits.max(-1) + self._traits.min(-1)) / 2
+    bits = self._traits > middle[..., None]
+    return np.einsum('ftv,t->fv', bits, 1 << np.arange(bits.shape[1]))
+
   def _draw_terms(self, rng, order: int) -> list[list[tuple[int, int]]]:
     """Terms: each a list of (feature, trait)."""
     log, terms = self.log, []

@@ -1,0 +1,411 @@
+"""Which ids share a row: maps against each other, by rows and by bytes.
+
+  python -m benchmarks.learned_hash --runs DIR --data DIR
+  python -m benchmarks.learned_hash --runs DIR --data DIR --only clicks/2000
+
+clicks/2000   generated clicks, six fields of 2,000 values of eight kinds each:
+              values of a kind are alike in everything. `floor` is the least NE
+              of the test split.
+clicks/20000  the same with 20,000 values.
+movielens     the ratings of MovieLens 1M as examples: the last tenth of each
+              user's ratings tests. DIR holds ml-1m.
+
+DLRM, 16 wide, with tables of 1/2 to 1/100 of the rows:
+
+identity      a row for each value, nothing shared
+hash          the hashing trick
+permutation   a drawn order, as many values on each row
+ordered       id modulo rows; ids are in the order of frequency
+frequency     the most frequent values have rows alone, the others a hash
+double        the sum of two rows by two hashes
+qr            the sum of a row of the quotient and of one of the remainder
+embedding     k-means on the vectors of a small model, nobody alone
+learned       the most frequent values alone, the others by k-means
+oracle        of generated clicks: a row for each kind
+
+The share of rows for one value alone (0, 1/2, 9/10) is chosen by validation,
+for `frequency`, `learned` and `double` alike. Vectors are those of a model 4
+wide, trained on the training split. `bytes` are those of the tables that share
+rows, in float32, and of the packed maps where there are any; `times` is how
+many times the tables of `identity` are as large. `rand` is the adjusted Rand
+index between rows and kinds, of the values beyond those alone; `rand_1` to
+`rand_10` that of each tenth of all values, the most frequent ones first.
+
+`auc`, `ne` and `logloss` are of the test split. Rows of kind 'mean' are over
+seeds, `_std` the deviation between them; `_diff` is the mean difference of the
+same seed from `hash` with as many rows, `_ci` half of its 95 % interval
+(t, n - 1). Rows that a result file has are not measured again.
+"""
+
+import argparse
+import functools
+import json
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from benchmarks import cli, runs, tbsm
+from benchmarks.result import CoreTimer
+from genrec_jax import config as config_lib
+from genrec_jax.data.ranking import clicks, interests, saved_encoder
+from genrec_jax.embedding.computed_maps import QuotientIdMap
+from genrec_jax.embedding.learned_map import MapFile, count_words
+
+COLUMNS = (
+  'case', 'seeds', 'auc', 'auc_std', 'auc_diff', 'auc_ci', 'ne', 'ne_std',
+  'ne_diff', 'ne_ci', 'floor', 'bytes', 'times', 'share', 'rand', 'core_s',
+)  # fmt: skip
+METRICS = ('auc', 'ne', 'logloss')
+SEEDS = (1, 2, 3, 4, 5)
+COMPRESSIONS = (2, 5, 10, 20, 50, 100)
+SHARES = (0.0, 0.5, 0.9)
+PLAIN = ('hash', 'permutation', 'ordered', 'qr')  # no share to choose
+CHOSEN = ('frequency', 'double')
+LEARNED = ('embedding', 'learned')
+DIM = 16
+NOTES = (
+  'auc_diff, ne_diff, logloss_diff: means over seeds of differences from the '
+  'hashing trick with as many rows, between runs of equal seeds; _ci half of a '
+  '95 % interval (t, n - 1).',
+)
+CONFIG = 'configs/learned_hash_synthetic.py'
+# Data set -> (config, tables that share rows, keys).
+DATA = {
+  'clicks/2000': (CONFIG, 'c.*', {'data.clicks.values': 2_000}),
+  'clicks/20000': (
+    CONFIG,
+    'c.*',
+    {'data.clicks.values': 20_000, 'data.clicks.rows': 1_000_000},
+  ),
+  'movielens': ('configs/hash_movielens.py', 'user|item', {}),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+  parser = cli.parser('learned_hash', __doc__)
+  parser.add_argument('--runs', required=True, help='directory of all runs')
+  parser.add_argument('--data', default='', help='directory with ml-1m')
+  parser.add_argument(
+    '--only', nargs='+', default=[''], metavar='NAME',
+    help='cases whose names begin so, such as clicks/2000/learned',
+  )  # fmt: skip
+  args = parser.parse_args(argv)
+  rows = cli.read_rows(args, 'learned_hash')
+  try:
+    for name, measure in list_rows(args):
+      if name not in rows:
+        rows[name] = {'case': name} | measure()
+        save(args, rows)
+    save(args, rows)
+  except (ValueError, OSError, RuntimeError) as error:
+    cli.fail(str(error))
+
+
+def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
+  """(name, function that measures it) of what is wanted, in their order."""
+  found = []
+  compressions = (10,) if args.smoke else COMPRESSIONS
+  for data in DATA:
+    if data == 'movielens' and not args.data:
+      continue
+    maps = (*PLAIN, *CHOSEN, *LEARNED)
+    if data != 'movielens':
+      maps = (*maps, 'oracle')
+    for seed in SEEDS[: 1 if args.smoke else None]:
+      cases = [('identity', 1)]
+      cases += [(m, c) for c in compressions for m in maps]
+      for case, times in cases:
+        measure = functools.partial(measure_run, args, data, case, times, seed)
+        name = name_case(data, case, times)
+        found.append((f'{name}/seed{seed}', measure))
+  wanted = [x for x in found if x[0].startswith(tuple(args.only))]
+  if not wanted:
+    raise ValueError(f'there is no case that begins with {args.only}')
+  return wanted
+
+
+def name_case(data: str, case: str, times: int) -> str:
+  """What rows call a map.
+
+  >>> name_case('movielens', 'hash', 10), name_case('movielens', 'identity', 1)
+  ('movielens/hash, 10x', 'movielens/identity')
+  """
+  return f'{data}/{case}' + (f', {times}x' if times > 1 else '')
+
+
+def choose_data(args: argparse.Namespace, data: str, seed: int) -> dict:
+  """Keys of a data set, and of what all its runs have in common."""
+  folder = pathlib.Path(args.runs).resolve() / data.replace('/', '_')
+  found = {'seed': seed, **DATA[data][2]}
+  if data == 'movielens':
+    # The rows are the same for all seeds, and so is what is prepared.
+    found['data.path'] = str(pathlib.Path(args.data).resolve() / 'ml-1m')
+    return found | {'data.cache': str(folder / 'data')}
+  if args.smoke:
+    found |= {'data.clicks.rows': 4_000, 'data.clicks.values': 100}
+  found |= {'data.clicks.seed': seed}
+  return found | {'data.cache': str(folder / f'data_seed{seed}')}
+
+
+def measure_run(
+  args: argparse.Namespace, data: str, case: str, times: int, seed: int
+) -> dict:
+  """The row of a map, trained unless that was done."""
+  config, pattern, _ = DATA[data]
+  folder = pathlib.Path(args.runs).resolve() / data.replace('/', '_')
+  folder /= f'seed{seed}'
+  options = choose_data(args, data, seed)
+  with CoreTimer() as timer:
+    whole = train(args, config, folder / 'identity', options)
+    sizes = find_sizes(folder / 'identity', pattern)
+    found = {'share': 0.0}
+    if case == 'identity':
+      metrics = whole['metrics']
+    elif case == 'qr' and (why := refuse_quotients(sizes, times)):
+      return {'kind': 'none', 'data': data, 'map': case, 'why': why}
+    elif case in PLAIN:
+      metrics = train_plain(args, config, folder, options, sizes, case, times)
+    elif case == 'oracle':
+      maps = write_oracle(folder, sizes, times, options, args)
+      tables = set_tables(sizes, times, {'id_map': 'learned'}, maps)
+      at = folder / f'oracle_{times}x'
+      report = train(args, config, at, options | {'tables': tables})
+      metrics = report['metrics']
+    else:
+      found, metrics = choose_share(
+        args, config, folder, options, sizes, case, times
+      )
+  row = {
+    'kind': 'run', 'of': name_case(data, case, times), 'data': data,
+    'map': case, 'compression': times, 'seed': seed,
+    'against': f'{data}/hash, {times}x',
+  } | {key: metrics['test'][key] for key in METRICS}  # fmt: skip
+  row |= count_bytes(sizes, times, case) | found
+  if data != 'movielens':
+    row['floor'] = find_floor(options, args)
+    if case in (*LEARNED, 'frequency', 'hash') and 'maps' in found:
+      row |= compare_kinds(folder, found, options, args)
+  row.pop('maps', None)
+  return (
+    row
+    | {'valid_logloss': metrics['valid']['logloss']}
+    | {'core_s': timer.core_s}
+  )
+
+
+def train(
+  args: argparse.Namespace, config: str, workdir: pathlib.Path, options: Mapping
+) -> dict:
+  """The report of a run."""
+  return runs.train_once(config, workdir, list_overrides(args, options))
+
+
+def list_overrides(args: argparse.Namespace, options: Mapping) -> list[str]:
+  """The keys as words of a command line."""
+  options = {**options, 'report.importance_rows': 0}
+  if args.smoke:
+    options |= {'train.epochs': 1, 'train.batch_size': 256}
+  return [f'{key}={value}' for key, value in options.items()]
+
+
+def find_sizes(workdir: pathlib.Path, pattern: str) -> dict[str, int]:
+  """Table -> its rows, where each value has one, of tables that will share."""
+  encoder = saved_encoder.load_encoder(workdir)
+  return {
+    name: v.rows
+    for name, v in encoder.vocabularies.items()
+    if re.fullmatch(pattern, name)
+  }
+
+
+def count_rows(ids: int, times: int) -> int:
+  """Rows of a table of so many ids: as `hash.compression` has it."""
+  return max(-(-ids // times), 4)
+
+
+def set_tables(
+  sizes: Mapping[str, int],
+  times: int,
+  settings: Mapping,
+  maps: Mapping[str, pathlib.Path] | None = None,
+) -> tuple:
+  """`config.tables` in which tables share rows."""
+  found = []
+  for name, ids in sizes.items():
+    own = {**settings, 'rows': count_rows(ids, times)}
+    if share := own.pop('share', 0.0):
+      own['private'] = int(share * (own['rows'] - 2))
+    if maps:
+      own['map'] = str(maps[name])
+    found.append((name, own))
+  return (*found, ('.*', {}))
+
+
+def refuse_quotients(sizes: Mapping[str, int], times: int) -> str:
+  """Why quotients and remainders need more rows; '' where these do."""
+  try:
+    for name, ids in sizes.items():
+      QuotientIdMap(name, ids, count_rows(ids, times))
+  except ValueError as error:
+    return str(error)
+  return ''
+
+
+def train_plain(args, config, folder, options, sizes, case, times) -> dict:
+  """The metrics of a map without a choice."""
+  tables = set_tables(sizes, times, {'id_map': case})
+  at = folder / f'{case}_{times}x'
+  return train(args, config, at, options | {'tables': tables})['metrics']
+
+
+def choose_share(args, config, folder, options, sizes, case, times):
+  """({'share', 'maps'} that validate best, their metrics)."""
+  trials = {}
+  if case == 'double':
+    for share in SHARES:
+      tables = set_tables(sizes, times, {'id_map': case, 'share': share})
+      at = folder / f'double_{times}x_{share:.2f}'
+      report = train(args, config, at, options | {'tables': tables})
+      trials[share] = report['metrics'], None
+  else:
+    method = 'frequency' if case == 'frequency' else 'both'
+    at = folder / f'{method}_{times}x'
+    if not (at / 'hash.json').exists():
+      hashed = {
+        'hash.rows': 0, 'hash.compression': float(times), 'hash.dim': 4,
+        'hash.tables': '|'.join(sizes), 'hash.method': method,
+        'hash.private': SHARES, 'hash.seed': options['seed'],
+      }  # fmt: skip
+      if method == 'both':
+        hashed['hash.vectors'] = str(train_small(args, config, folder, options))
+      words = list_overrides(args, options | hashed)
+      runs.start(runs.ROOT, config, at, words, mode='learn_hash')
+    found = json.loads((at / 'hash.json').read_text())['trials']
+    for name, metrics in found.items():
+      trials[float(name)] = metrics, at / f'private_{name}' / 'maps'
+  if case == 'embedding':  # nobody alone
+    trials = {0.0: trials[0.0]}
+  best = min(trials, key=lambda share: trials[share][0]['valid']['logloss'])
+  metrics, maps = trials[best]
+  return {'share': best} | ({'maps': str(maps)} if maps else {}), metrics
+
+
+def train_small(args, config, folder, options) -> pathlib.Path:
+  """The run whose vectors say which values are alike."""
+  workdir = folder / 'small'
+  train(args, config, workdir, options | {'model.dim': 4})
+  return workdir
+
+
+def count_bytes(sizes: Mapping[str, int], times: int, case: str) -> dict:
+  """Bytes of the tables that share rows, and of their maps.
+
+  >>> count_bytes({'user': 1001}, 10, 'learned')['bytes']
+  7360
+
+  Args:
+    sizes: table -> rows of a table with one for each value.
+    times: how many times fewer rows there are.
+    case: which map.
+  """
+  with_map = case in (*LEARNED, 'oracle')
+  whole = sum(4 * DIM * ids for ids in sizes.values())
+  found = 0
+  for ids in sizes.values():
+    rows = count_rows(ids, times)
+    found += 4 * DIM * (ids if case == 'identity' else rows)
+    found += 4 * count_words(ids, rows) if with_map else 0
+  return {'bytes': found, 'times': whole / found}
+
+
+def make_log(options: Mapping, args: argparse.Namespace) -> clicks.ClickLog:
+  """The generated log of a config."""
+  config = config_lib.load(
+    str(runs.ROOT / CONFIG), list_overrides(args, options)
+  )
+  return clicks.ClickLog(**config.data.clicks.to_dict())
+
+
+def find_floor(options: Mapping, args: argparse.Namespace) -> float:
+  """The least NE of the test split, of the true probabilities."""
+  log = make_log(options, args)
+  test = log.rows - round(0.1 * log.rows)
+  return interests.find_bounds(clicks.true_probabilities(log, test)).ne
+
+
+def find_kinds(workdir: pathlib.Path, options, args) -> dict[str, np.ndarray]:
+  """Field -> the kind of each known value, in the order of its ids."""
+  planted = clicks.PlantedSignal(make_log(options, args)).find_kinds()
+  vocabularies = saved_encoder.load_encoder(workdir).vocabularies
+  return {
+    f'c{i}': kinds[np.array(vocabularies[f'c{i}'].values, int)]
+    for i, kinds in enumerate(planted)
+  }
+
+
+def write_oracle(folder, sizes, times, options, args) -> dict:
+  """Files of maps in which the values of a kind share a row."""
+  vocabularies = saved_encoder.load_encoder(folder / 'identity').vocabularies
+  found = {}
+  for name, kinds in find_kinds(folder / 'identity', options, args).items():
+    count = count_rows(sizes[name], times)
+    rows = np.zeros(sizes[name], np.int32)
+    rows[1 : 1 + len(kinds)] = 1 + kinds % (count - 2)
+    rows[1 + len(kinds) :] = count - 1
+    path = folder / 'oracle' / f'{name}_{times}x.npz'
+    MapFile(name, rows, count, vocabularies[name].fingerprint()).save(path)
+    found[name] = path
+  return found
+
+
+def compare_kinds(folder, found: Mapping, options, args) -> dict[str, float]:
+  """Adjusted Rand indices between rows and kinds, means over the fields."""
+  from sklearn.metrics import adjusted_rand_score
+
+  scores: dict[str, list[float]] = {}
+  for name, kinds in find_kinds(folder / 'identity', options, args).items():
+    a_map = MapFile.load(pathlib.Path(found['maps']) / f'{name}.npz')
+    rows = a_map.rows[1 : 1 + len(kinds)]
+    alone = a_map.about['private']
+    shared = adjusted_rand_score(kinds[alone:], rows[alone:])
+    scores.setdefault('rand', []).append(shared)
+    ends = np.linspace(0, len(kinds), 11).astype(int)
+    for i in range(10):
+      part = slice(ends[i], ends[i + 1])
+      score = adjusted_rand_score(kinds[part], rows[part])
+      scores.setdefault(f'rand_{i + 1}', []).append(score)
+  return {key: float(np.mean(values)) for key, values in scores.items()}
+
+
+def save(args: argparse.Namespace, rows: Mapping[str, Mapping]) -> None:
+  """Writes the rows, and their means."""
+  own = [row for row in rows.values() if row.get('kind') == 'run']
+  means = average(own)
+  cli.finish(args, 'learned_hash', [*own, *means], COLUMNS, NOTES)
+
+
+def average(rows: Iterable[Mapping]) -> list[dict]:
+  """A mean over seeds for each case, and how it differs from the hash."""
+  by_case, found = runs.group_by_seed(rows), []
+  keys = ('floor', 'bytes', 'times', 'share', 'core_s')
+  for name, of in by_case.items():
+    first = next(iter(of.values()))
+    mean = {'case': name, 'kind': 'mean', 'seeds': len(of)}
+    mean |= {key: first[key] for key in ('data', 'map', 'compression')}
+    rand = [key for key in first if key.startswith('rand')]
+    for key in (*METRICS, *keys, *rand):
+      if values := [row[key] for row in of.values() if key in row]:
+        mean |= runs.over_seeds(key, values)
+    base = by_case.get(first['against'], {})
+    both = [(of[seed], base[seed]) for seed in of if seed in base]
+    if both and first['against'] != name:
+      for key in METRICS:
+        mean |= tbsm.compare(key, [a[key] - b[key] for a, b in both])
+    found.append(mean)
+  return found
+
+
+if __name__ == '__main__':
+  main()
