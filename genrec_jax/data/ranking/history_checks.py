@@ -68,7 +68,11 @@ class HistoryChecks:
     """
     schema = encoder.schema
     self._time = schema.annotations.time
-    self._clocks = {c: _find_clock(c) for c in schema.lists if c.history}
+    self._clocks = {
+      c: '' if c.coded else find_clock(c.name, c.source)
+      for c in schema.lists
+      if c.history
+    }
     self._pairs = {} if repeats else _pair_columns(encoder)
     self._rows = self._clicks = 0
     self._findings: dict[tuple[str, object], _Finding] = {}
@@ -187,12 +191,16 @@ _WORDS = {
 }
 
 
-def _find_clock(column: schema_lib.Column) -> str:
-  """'age' or 'time' where the name says that the numbers are such, or ''."""
-  if column.kind != 'numeric_sequence':
-    return ''
-  text = f'{column.name} {column.source}'
-  words = re.sub('([A-Z])', r' \1', text).lower()
+def find_clock(*names: str) -> str:
+  """'age' or 'time' where a column's names say that it holds such, or ''.
+
+  >>> find_clock('history_age'), find_clock('visitTimes'), find_clock('price')
+  ('age', 'time', '')
+
+  Args:
+    *names: of the column, and of the feature that reads it.
+  """
+  words = re.sub('([A-Z])', r' \1', ' '.join(names)).lower()
   words = set(re.findall('[a-z]+', words))
   if words & _SPANS:
     return ''
