@@ -146,6 +146,20 @@ def test_the_name_of_a_file_says_its_format(tmp_path):
   assert load('frappe.py', 'data.path=x.parquet').data.name == 'frappe'
 
 
+@pytest.mark.parametrize('name', FILES)
+def test_files_that_generated_data_do_not_read_are_warned_of(name, caplog):
+  load(f'{name}:smoke', 'data.path=')
+  assert 'is not read' not in caplog.text
+  config = load(f'{name}:smoke', 'data.path=s3://me:word@b/x.parquet')
+  (line,) = [r.getMessage() for r in caplog.records]
+  assert line.startswith('data.path=s3://***@b/x.parquet is not read: ')
+  assert f'data.name is {config.data.name}' in line and ':smoke' in line
+  assert line.endswith('such as data.name=parquet')
+  caplog.clear()
+  load(f'{name}:smoke', 'data.path=x.csv', 'data.name=csv')
+  assert not caplog.records
+
+
 @pytest.mark.parametrize(
   'overrides, text',
   [

@@ -10,8 +10,15 @@ from genrec_jax.config.checks import check_sections, check_values
 from genrec_jax.config.file_formats import SUFFIXES, guess_format
 from genrec_jax.config.key_rules import find_rule
 from genrec_jax.config.model_choice import choose_model
+from genrec_jax.provenance import mask_secrets
 
 LOG = logging.getLogger('genrec_jax')
+# Data that are made of nothing; `:smoke` of every config chooses one of them.
+_GENERATED = {
+  'ranking': ('clicks', 'drift', 'interests'),
+  'request_ranking': ('streaming',),
+  'retrieval': ('synthetic',),
+}
 
 
 def apply_override(config: ConfigDict, override: str) -> None:
@@ -54,6 +61,8 @@ def apply_overrides(
   keys = [renamed.translate(*o.partition('=')[::2])[0] for o in overrides]
   if 'data.name' not in keys and not (is_saved and 'data.path' not in keys):
     _settle_format(config)
+  if 'data.path' in keys:
+    _warn_of_unread_path(config)
   # A config file may hold what a run of an earlier version began with, which
   # can still be evaluated: only training judges all of it.
   is_changed = any(key.startswith('model.') for key in keys)
@@ -74,3 +83,18 @@ def _settle_format(config: ConfigDict) -> None:
     with config.unlocked():
       data.name = guess
     LOG.info('data.name is %s, by the names of the files in %s', guess, path)
+
+
+def _warn_of_unread_path(config: ConfigDict) -> None:
+  """Warns of files that somebody gives and the data set does not read."""
+  data = config.get('data', {})
+  name, path = data.get('name'), data.get('path')
+  if path and name in _GENERATED.get(config.get('task'), ()):
+    LOG.warning(
+      'data.path=%s is not read: data.name is %s, whose data are generated, as '
+      'the variant :smoke of every config sets it; leave :smoke out, or set '
+      'data.name to the format of the files, such as data.name=%s',
+      mask_secrets(str(path)),
+      name,
+      guess_format(path) or 'csv',
+    )

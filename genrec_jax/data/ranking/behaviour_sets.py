@@ -138,7 +138,10 @@ def _make_set(
 ) -> BehaviourSet:
   sources = {
     split: prepare.RowSource(
-      functools.partial(read, split), tuple(files), f'{origin}, {split} split'
+      functools.partial(read, split),
+      tuple(files),
+      f'{origin}, {split} split',
+      repeats=True,  # histories end before the impression, and items come back
     )
     for split in splits
   }

@@ -35,6 +35,7 @@ from genrec_jax.data.ranking import store as store_lib
 from genrec_jax.data.ranking import vocabulary as vocabulary_lib
 
 LOG = logging.getLogger('genrec_jax')
+_TRUTH = 'probability'  # column of generated streams
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,11 +326,25 @@ def _load_clicks(cfg, cache_dir, log) -> RankingDataset:
   )
 
 
+def _refuse_truth(schema: schema_lib.Schema, name: str) -> None:
+  """Refuses features of what generated rows know and no real ones do."""
+  for column in schema.columns:
+    if _TRUTH in column.sources:
+      raise ValueError(
+        f'data.features.{column.name} reads the column {_TRUTH!r} of '
+        f'data.name={name}, the true probability that the label was drawn '
+        'with: a model that sees it learns nothing else; leave the feature '
+        f'out (as data.extras.{_TRUTH}=float it is beside the features, for a '
+        'task that compares with it)'
+      )
+
+
 def _load_drift(cfg, cache_dir, log) -> RankingDataset:
   generated = drift.DriftLog(**_read_options(cfg, 'drift', drift.DriftLog))
   schema = schema_lib.build_schema(
     cfg, generated.names, generated.options, 'generated stream'
   )
+  _refuse_truth(schema, 'drift')
   source = prepare_lib.RowSource(
     lambda wanted: drift.read_chunks(generated, wanted),
     name='generated stream',
@@ -356,6 +371,7 @@ def _load_behaviours(cfg, cache_dir, log) -> RankingDataset:
     schema = schema_lib.build_schema(
       cfg, found.names, found.features, found.origin
     )
+    _refuse_truth(schema, name)
     dataset = _prepared_from(
       {**cfg, 'split': {}}, cache_dir, log, found.sources, schema,
       found.reading, found.names,

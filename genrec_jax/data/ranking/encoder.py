@@ -117,15 +117,21 @@ class Absent:
   Attributes:
     numbers: `[N, M]` bool, of `Rows.numbers`.
     events: name of a list of numbers -> lists of bools.
+    raw_events: the same name -> the numbers before their transform, which may
+      hide that they are below zero.
   """
 
   numbers: np.ndarray
   events: dict[str, rows_lib.Bags] = dataclasses.field(default_factory=dict)
+  raw_events: dict[str, rows_lib.Bags] = dataclasses.field(default_factory=dict)
 
   def take(self, at: np.ndarray) -> 'Absent':
     """Of the rows number `at [M]`, in that order."""
-    events = {name: bags.take(at) for name, bags in self.events.items()}
-    return Absent(self.numbers[at], events)
+    events, raw_events = (
+      {name: bags.take(at) for name, bags in lists.items()}
+      for lists in (self.events, self.raw_events)
+    )
+    return Absent(self.numbers[at], events, raw_events)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +195,7 @@ class Encoder:
       first: number of the first row, where they have ids by number; None leaves
         such ids out.
       absent: of `make_absent`, is set to which numbers are missing, for a
-        `value_tally.Tally`.
+        `value_tally.Tally` and for `history_checks.HistoryChecks`.
 
     Returns:
       The rows; without labels and other annotations where `chunk` does not
@@ -291,6 +297,7 @@ class Encoder:
       there = cells.present
       missing = np.zeros(len(cells), bool) if there is None else ~there
       absent.events[column.name] = rows_lib.Bags(missing, lengths)
+      absent.raw_events[column.name] = rows_lib.Bags(cells.values, lengths)
     return rows_lib.Bags(self._transform_numbers(cells, column), lengths)
 
   def _transform_numbers(

@@ -15,7 +15,7 @@ import numpy as np
 
 from genrec_jax.data import decimals, fields
 from genrec_jax.data.quoting import escape, list_names, quote
-from genrec_jax.data.ranking import forms, raw
+from genrec_jax.data.ranking import forms, history_checks, raw, schema
 from genrec_jax.data.ranking.encoder import Encoder
 
 LOG = logging.getLogger('genrec_jax')
@@ -25,6 +25,8 @@ _LEAST_NUMBERED = 16  # fewer numbers in a row may be in order by chance
 _LEAST_TOLD = 100  # of fewer examples a column may tell the label by chance
 _FEW_VALUES = 16  # of a column that is compared with the labels
 _WIDE = 100  # values of a vocabulary that may be too many
+_MARK = schema.Column('').separator  # between the values of a list in a text
+_JOINED = 0.1  # share of the cells that have it, from which they are lists
 
 _DATE = re.compile(
   r'[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}.*)?', re.ASCII
@@ -151,9 +153,15 @@ class _Look:
     self._rows = 0
     self._numbering = None  # (first number, step) while cells number the rows
     self._told = None  # label -> value -> [examples of label 0, of label 1]
+    self._numbers = None  # the first of a typed list of them
 
   def add(self, column: raw.Column, labels: Sequence[list]) -> None:
     if isinstance(column, raw.ListColumn):
+      if isinstance(column.values, raw.NumberColumn) and not self._numbers:
+        first = np.flatnonzero(column.lengths)[:1].sum()
+        start = column.lengths[:first].sum()
+        stop = start + column.lengths[first : first + 1].sum()
+        self._numbers = column.values.values[start:stop].tolist()
       return
     cells = _list_cells(column)
     self._check_numbering(cells)
@@ -180,8 +188,10 @@ class _Look:
 
   def guess(self, name: str, labels: Sequence[str]) -> Guess:
     """The feature that these cells make."""
+    if self._kind == 'numeric_sequence':
+      return _leave_out_numbers(name, self._numbers)
     if self._kind == 'multi_hot':
-      return Guess({'kind': 'multi_hot'}, 'lists')
+      return _keep_list(name, 'lists', bool(self._numbers))
     if self._numbering and self._rows >= _LEAST_NUMBERED:
       first, step = self._numbering
       return Guess(
@@ -201,9 +211,28 @@ class _Look:
         'them to the form 2023-12-24 for data.time and splits by time, or to '
         'numbers or weekdays for a feature',
       )
+    if joined := self._judge_joined(name, values):
+      return joined
     kind, reason, warning = self._judge_values()
     return Guess(
       {'kind': kind}, reason, warning or self._find_label(name, labels)
+    )
+
+  def _judge_joined(self, name: str, values: Sequence) -> Guess | None:
+    """The guess of texts that are lists, None for others."""
+    joined = [v for v in values if isinstance(v, str) and _MARK in v]
+    count = sum(self._counts[v] for v in joined)
+    if not joined or count < _JOINED * sum(self._counts[v] for v in values):
+      return None
+    parts = {part for v in values for part in str(v).split(_MARK) if part}
+    numbers = [_parse_number(part) for part in parts]
+    are_numbers = bool(numbers) and all(map(math.isfinite, numbers))
+    if are_numbers and any(number % 1 for number in numbers):
+      return _leave_out_numbers(name, joined[0].split(_MARK))
+    return _keep_list(
+      name,
+      f'lists joined by {_MARK}, such as {quote(joined[0])}',
+      are_numbers,
     )
 
   def _judge_values(self) -> tuple[str, str, str]:
@@ -276,6 +305,42 @@ class _Look:
         'only afterwards, or add it to data.labels'
       )
     return ''
+
+
+def _hint_history(name: str) -> str:
+  """How a list of numbers is named as a column of a history."""
+  key = f'--config.data.features.{name}'
+  return (
+    'if they are numbers of events, such as their ages, name all features in '
+    f'data.features, this one with {key}.kind=numeric_sequence '
+    f'{key}.history=events and the lists beside it with the same history'
+  )
+
+
+def _leave_out_numbers(name: str, some: Sequence | None) -> Guess:
+  """The guess of lists that are numbers and no categories."""
+  such = ''
+  if some:
+    such = f', such as {quote(_MARK.join(map(str, some)))}'
+  return Guess(
+    None,
+    f'lists of numbers{such}',
+    f'is left out, for it has lists of numbers{such}, which are no categories: '
+    + _hint_history(name)
+    + '; if they are weights of the values of another list, that one names '
+    'them as its weights',
+  )
+
+
+def _keep_list(name: str, reason: str, are_numbers: bool) -> Guess:
+  """The guess of lists of categories, which may be times by their name."""
+  warning = ''
+  if are_numbers and history_checks.find_clock(name):
+    warning = (
+      'has lists of whole numbers, and by its name they are times or ages, of '
+      f'which each would be a category of its own: {_hint_history(name)}'
+    )
+  return Guess({'kind': 'multi_hot'}, reason, warning)
 
 
 def _parse_number(value: object) -> float:

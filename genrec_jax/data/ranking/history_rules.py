@@ -1,4 +1,7 @@
-"""What columns of histories may be; see `event_lists` for what they are."""
+"""What columns of histories, and tables that features share, may be.
+
+See `event_lists` for what histories are.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -70,3 +73,44 @@ def check_histories(
             f'columns of history {history!r}, but {option} is {a!r} of the one '
             f'and {b!r} of the other; give both the same'
           )
+
+
+def check_tables(columns: Sequence) -> None:
+  """Refuses tables that are named together and could not be one.
+
+  Encoders that are saved do not come by here: they mean what they always did.
+
+  Args:
+    columns: of all features, each a `schema.Column`.
+  """
+  numbers = {c.name: c for c in columns if not c.coded}
+  kinds = {}  # name of a table -> a feature of it
+  for column in columns:
+    if not column.coded and column.table:
+      raise ValueError(
+        f'table of feature {column.name!r} (data.features) is '
+        f'{column.table!r}, and kind is {column.kind!r}: its numbers are '
+        'multiplied and have no rows in a table; leave table out, or make it '
+        f'{"a sequence" if column.is_list else "categorical"}'
+      )
+    if column.coded and column.table in numbers:
+      raise ValueError(
+        f'table of feature {column.name!r} (data.features) is '
+        f'{column.table!r}, which is a feature of kind '
+        f'{numbers[column.table].kind!r}: numbers have no table to share; name '
+        'a feature of categories, or leave table out'
+      )
+    if not column.coded:
+      continue
+    other = kinds.setdefault(column.table_name, column)
+    if column.has_numbers != other.has_numbers:
+      number, category = sorted(
+        (column, other), key=lambda c: c.has_numbers, reverse=True
+      )
+      raise ValueError(
+        f'features {category.name!r} and {number.name!r} share the table '
+        f'{column.table_name!r} (data.features), but the one is of kind '
+        f'{category.kind!r} and the other of kind {number.kind!r} with '
+        f'transform={number.transform!r}, whose rows are of other values; give '
+        'one of them another table'
+      )

@@ -146,6 +146,8 @@ class MovielensClicks:
     layout, _ = _find_layout(remote_files.locate(path))
     self.files = find_files(path)
     before = source_files.stat_files(self.files)
+    for file in self.files:
+      _refuse_cut(file)
     chunks = list(layout.read(self.files[0]))
     genres = _read_genres(self.files[1])
     source_files.check_unchanged(before)
@@ -317,6 +319,25 @@ def _find_layout(path) -> tuple[_Layout, pathlib.Path]:
       'one that is meant'
     )
   return there[0], folder
+
+
+def _refuse_cut(path: pathlib.Path) -> None:
+  """Refuses a file that ends within a line, as no edition does.
+
+  A genre of which a part is left would be one of its own, and the rarest; a
+  time would be an early one.
+  """
+  with path.open('rb') as f:
+    size = f.seek(0, 2)
+    f.seek(max(0, size - 1))
+    if not size or f.read() in (b'\n', b'\r'):
+      return
+    f.seek(0)
+    lines = sum(1 for _ in f)
+  raise ValueError(
+    f'{path}, line {lines}: the file ends within this line, so that it may be '
+    'cut; unpack or download it anew, or end the line if it is whole'
+  )
 
 
 def _read_genres(path: pathlib.Path) -> dict[int, list[str]]:

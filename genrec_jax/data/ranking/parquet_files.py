@@ -13,6 +13,8 @@ _OTHERWISE = ', or leave it out of data.features'
 _REMEDY = 'make it null if it is missing'
 SUFFIXES = ('.parquet',)
 BARE = False
+# Kind of what is inside of lists -> of their feature.
+_OF_LISTS = {'categorical': 'multi_hot', 'numeric': 'numeric_sequence', '': ''}
 
 
 def read_names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
@@ -129,9 +131,10 @@ def default_features(
   out = {}
   for name, type_ in zip(schema.names, schema.types, strict=True):
     kind = _suggest_kind(type_)
-    if parquet.is_list(type_):  # those of fractions are mostly embeddings
+    if parquet.is_list(type_):
+      # Those of fractions are no categories: numbers of events, or embeddings.
       inner = _suggest_kind(type_.value_type)
-      kind = 'multi_hot' if inner == 'categorical' else ''
+      kind = _OF_LISTS[inner]
     out[name] = {'kind': kind} if kind else None
   return out
 

@@ -19,6 +19,7 @@ from genrec_jax import provenance, sealed
 from genrec_jax.data import scratch, source_files
 from genrec_jax.data.ranking import (
   blocks,
+  history_checks,
   raw,
   split_rules,
   store,
@@ -40,11 +41,14 @@ class RowSource:
     chunks: the columns that are wanted -> the rows.
     files: what they are read from; none for generated ones.
     name: for messages.
+    repeats: whether candidates are known to be in their own histories now and
+      then, so that no warning is due.
   """
 
   chunks: Callable[[Sequence[str]], Iterator[raw.RawChunk]]
   files: tuple[pathlib.Path, ...] = ()
   name: str = ''
+  repeats: bool = False
 
 
 class Progress:
@@ -154,6 +158,7 @@ def _encode_sources(
   paths = {name: work / f'{name}.array_record' for name in names}
   writers = {n: blocks.BlockWriter(paths[n], block_rows) for n in names}
   tallies = {n: value_tally.Tally(encoder) for n in names}
+  histories = history_checks.HistoryChecks(encoder, sources['train'].repeats)
   groups, first = {}, 0
   equal_rows = equal_rows_lib.EqualRows(names)
   cut.negatives = cut.kept = 0  # pass 1 has counted them too
@@ -175,6 +180,7 @@ def _encode_sources(
         if split_numbers is None or not split_numbers.any():
           writers[name].add(rows)
           tallies[name].add(chunk, rows, absent)
+          histories.add(chunk, rows, absent)
           equal_rows.add(name, rows, chunk.where)
           continue
         for i, where in enumerate(store.SPLITS):
@@ -182,7 +188,9 @@ def _encode_sources(
           if len(at):
             own = rows.take(at)
             writers[where].add(own)
-            tallies[where].add(chunk, own, absent.take(at), at)
+            own_absent = absent.take(at)
+            tallies[where].add(chunk, own, own_absent, at)
+            histories.add(chunk, own, own_absent, at)
             equal_rows.add(where, own, _origin_of(chunk, at))
   finally:
     for writer in writers.values():
@@ -194,6 +202,7 @@ def _encode_sources(
         f'{sources["train"].name}; raise its fraction, or set it to 0'
       )
   equal_rows.log_shares(log)
+  histories.warn()
   if cut.negatives:
     log(f'kept {cut.kept:,} of the {cut.negatives:,} negatives of training')
   splits = {

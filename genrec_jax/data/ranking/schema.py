@@ -407,6 +407,7 @@ def build_columns(
       }
     )
     columns.append(column)
+  history_rules.check_tables(columns)
   return columns
 
 

@@ -94,6 +94,26 @@ def test_blocks_hold_the_rows(loaded, name):
     np.testing.assert_allclose(ages, wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize('name', ['interests', 'drift'])
+@pytest.mark.parametrize(
+  'feature, options',
+  [
+    ('probability', {'kind': 'numeric'}),
+    ('mine', {'kind': 'numeric', 'column': 'probability'}),
+    ('item', {'kind': 'multi_hot', 'weights': 'probability'}),
+  ],
+)
+def test_the_true_probability_is_no_feature(tmp_path, name, feature, options):
+  if name == 'drift' and feature == 'item':
+    options = {**options, 'column': 'c0'}
+  cfg = {'name': name, 'features': {feature: options}}
+  with pytest.raises(ValueError) as error:
+    datasets.load(cfg, tmp_path, print)
+  words = f"data.features.{feature} reads the column 'probability' of data.name"
+  assert str(error.value).startswith(f'{words}={name}, the true probability')
+  assert not list(tmp_path.iterdir())
+
+
 def test_what_stands_in_the_log(loaded):
   lines = '\n'.join(loaded['movielens_clicks'][1])
   assert 'movielens_clicks, train: ' in lines

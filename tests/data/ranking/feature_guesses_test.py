@@ -8,7 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from genrec_jax.data.ranking import datasets, feature_guesses, transform
+from genrec_jax.data.ranking import (
+  datasets,
+  feature_guesses,
+  history_checks,
+  transform,
+)
 from genrec_jax.data.ranking.feature_guesses import guess_features
 from genrec_jax.data.ranking.raw import NumberColumn, RawChunk
 
@@ -64,6 +69,65 @@ def kind(cells, **options):
 )
 def test_kinds_of_cells(cells, wanted):
   assert kind(cells) == wanted
+
+
+@pytest.mark.parametrize(
+  'cells, wanted',
+  [
+    (['red^new', '', 'red'] * 100, {'kind': 'multi_hot'}),
+    (['3^17', '4'] * 100, {'kind': 'multi_hot'}),
+    (['2024-03-01^2024-03-02'] * 100, {'kind': 'multi_hot'}),
+    (['a^b'] * 20 + [f'word {n}' for n in range(180)], {'kind': 'multi_hot'}),
+    (['a^b'] * 19 + [f'word {n}' for n in range(181)], TEXT),
+    (['a^b'] * 19 + ['word'] * 181, TEXT),  # of all cells, not of the values
+    (['9^2.5', '4', ''] * 100, None),
+  ],
+)
+def test_texts_that_are_lists(cells, wanted):
+  found = guess(cells)
+  assert found.options == wanted
+  if wanted and 'multi_hot' in wanted.values():
+    assert f"lists joined by ^, such as '{cells[0]}'" == found.reason
+
+
+HISTORY = (
+  'data.features, this one with --config.data.features.{0}.kind=numeric_'
+  'sequence --config.data.features.{0}.history=events and the lists beside it'
+)
+
+
+def test_lists_of_numbers_say_how_they_are_read(tmp_path, caplog):
+  """As docs/ranking_data.md has them: a history in CSV, and in Parquet."""
+  lists = {
+    'items': [['i3', 'i9', 'i2'], [], ['i7']],
+    'seconds': [[86400.0, 3600.0, 12.5], [], [40.0]],
+    'days': [[3, 2, 1], [], [4]],
+    'counts': [[3, 2, 1], [], [4]],
+  }
+  pq.write_table(
+    pa.table({'label': [1, 0, 1], **lists}), tmp_path / 'x.parquet'
+  )
+  texts = {
+    name: ['^'.join(map(str, cell)) for cell in cells]
+    for name, cells in lists.items()
+  }
+  rows = zip('101', *texts.values(), strict=True)
+  lines = [','.join(row) for row in [('label', *texts), *rows]]
+  (tmp_path / 'x.csv').write_text('\n'.join(lines) + '\n')
+  for name in ('parquet', 'csv'):
+    caplog.clear()
+    cfg = {'name': name, 'path': str(tmp_path / f'x.{name}')}
+    data = datasets.load(cfg, tmp_path / 'cache', print)
+    kinds = {column.name: column.kind for column in data.encoder.schema.columns}
+    assert kinds == dict.fromkeys(('items', 'days', 'counts'), 'multi_hot')
+    seconds, days = caplog.messages
+    assert "'seconds' is left out, for it has lists of numbers, such as" in (
+      seconds
+    )
+    assert "'86400.0^3600.0^12.5'" in seconds
+    assert HISTORY.format('seconds') in seconds
+    assert "'days' has lists of whole numbers, and by its name they" in days
+    assert HISTORY.format('days') in days
 
 
 def test_types_say_more_than_values():
@@ -256,4 +320,5 @@ def test_rounding_noise_is_no_deviation(value):
 
 def test_examples():
   assert doctest.testmod(feature_guesses).failed == 0
+  assert doctest.testmod(history_checks).failed == 0
   assert doctest.testmod(transform).failed == 0

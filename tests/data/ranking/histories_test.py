@@ -428,6 +428,13 @@ def test_typed_lists_of_unequal_length_are_refused(tmp_path):
     ('film', {'history': 'visits'}, "and kind is 'categorical'"),
     ('ages', {'history': 'film'}, "history 'film' of .*the name of a feature"),
     ('ages', {'history': 'label'}, "history 'label' of .*name of a label"),
+    ('ages', {'table': 'film'}, "table of feature 'ages' .*'numeric_sequence'"),
+    ('places', {'table': 'ages'}, "'places' .*'ages', which is a feature of k"),
+    (
+      'film',
+      {'kind': 'numeric', 'transform': 'ln2'},
+      "'films' and 'film' share the table 'film' .*'sequence' .*'ln2'",
+    ),
   ],
 )
 def test_options_that_cannot_be_are_refused(tmp_path, name, options, wanted):

@@ -201,6 +201,11 @@ def test_a_film_that_was_rated_twice_may_be_in_its_own_history(tmp_path):
     ({'movies.dat': 'x::a::b\n'}, "movies.dat, line 1: 'x' is no id of a film"),
     ({'movies.dat': '1::a::b\n1::a::b\n'}, 'line 2: film 1 a second time'),
     ({'u.data': '1\t2\t3\t4\n'}, 'several of the files'),
+    (
+      {'movies.dat': '2::a::War\n3::b::Drama|Ro'},
+      'movies.dat, line 2: the file ends within this line',
+    ),
+    ({'ratings.dat': '1::2::5::70\n1::3::5::8'}, 'ratings.dat, line 2: the fi'),
   ],
 )
 def test_damaged_files_are_refused(tmp_path, changes, message):
