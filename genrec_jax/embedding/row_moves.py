@@ -1,6 +1,6 @@
 """From the rows of one map to those of another: what each new row begins with.
 
-When values are born and die, the map of a table is learned again. A new row that
+When values are born and die, a map is learned again. A new row that
 is mostly the old one goes on with its weights and with what its optimizer has
 gathered: new and old rows are matched so that the matched ones have the most
 occurrences in common. Any other row begins with the mean of the old rows of its

@@ -1,0 +1,82 @@
+"""The benchmark of maps: its cases, its bytes, its kinds."""
+
+import argparse
+
+import numpy as np
+import pytest
+
+from benchmarks import learned_hash
+from genrec_jax.data.ranking import clicks
+
+
+def make_args(tmp_path, **changes):
+  values = dict(runs=str(tmp_path), data='films', smoke=False, only=[''])
+  return argparse.Namespace(**values | changes)
+
+
+def test_all_cases_have_all_seeds(tmp_path):
+  names = [name for name, _ in learned_hash.list_rows(make_args(tmp_path))]
+  assert len(set(names)) == len(names)
+  for data in learned_hash.DATA:
+    own = [n for n in names if n.startswith(f'{data}/identity')]
+    assert own == [f'{data}/identity/seed{s}' for s in learned_hash.SEEDS]
+  assert 'clicks/2000/oracle, 100x/seed5' in names
+  assert not [n for n in names if n.startswith('movielens/oracle')]
+  without = learned_hash.list_rows(make_args(tmp_path, data=''))
+  assert not [n for n, _ in without if n.startswith('movielens')]
+  with pytest.raises(ValueError, match='no case that begins'):
+    learned_hash.list_rows(make_args(tmp_path, only=['nobody']))
+
+
+def test_bytes_count_the_map():
+  sizes = {'user': 10_001}
+  plain = learned_hash.count_bytes(sizes, 100, 'hash')
+  mapped = learned_hash.count_bytes(sizes, 100, 'learned')
+  assert plain['bytes'] == 101 * 64
+  # Seven bits an id.
+  assert mapped['bytes'] - plain['bytes'] == 4 * (313 * 7 + 1)
+  assert round(plain['times']) == 99 and 40 < mapped['times'] < 43
+
+
+def test_kinds_are_those_of_the_log():
+  log = clicks.ClickLog(rows=10, fields=3, values=50, traits=3, zipf=0.7)
+  planted = clicks.PlantedSignal(log)
+  kinds = planted.find_kinds()
+  assert kinds.shape == (3, 50)
+  for field in range(3):
+    traits = planted._traits[field].T
+    for kind in range(8):
+      own = traits[kinds[field] == kind]
+      assert len(own) and np.all(own == own[0])
+    assert len(np.unique(traits, axis=0)) == 8
+
+
+def make_row(case, seed, ne, times=10):
+  return {
+    'case': f'd/{case}, {times}x/seed{seed}', 'kind': 'run',
+    'of': f'd/{case}, {times}x', 'against': f'd/hash, {times}x', 'data': 'd',
+    'map': case, 'compression': times, 'seed': seed, 'auc': 0.5, 'ne': ne,
+    'logloss': ne, 'bytes': 9, 'times': 8.0, 'core_s': 1.0,
+  }  # fmt: skip
+
+
+def test_means_are_paired_by_seed():
+  rows = [make_row('hash', s, s) for s in (1, 2, 3)]
+  rows += [make_row('learned', s, s - 0.5) for s in (2, 3, 4)]
+  found = {row['case']: row for row in learned_hash.average(rows)}
+  assert found['d/learned, 10x']['ne_diff'] == -0.5
+  assert found['d/learned, 10x']['ne_ci'] == 0
+  assert 'ne_diff' not in found['d/hash, 10x']
+
+
+def test_shares_of_rows_are_private():
+  tables = learned_hash.set_tables(
+    {'user': 1001}, 10, {'id_map': 'double', 'share': 0.5}
+  )
+  own = {'id_map': 'double', 'rows': 101, 'private': 49}
+  assert tables == (('user', own), ('.*', {}))
+
+
+def test_quotients_need_rows():
+  assert not learned_hash.refuse_quotients({'user': 2001}, 10)
+  assert 'qr' in learned_hash.refuse_quotients({'user': 2001}, 100)
