@@ -8,7 +8,7 @@ config says. Names that only a mesh looks up would pass unnoticed on one device.
 from genrec_jax import config as config_lib
 from genrec_jax.config import ConfigError
 from genrec_jax.contracts import Extensions, Task
-from genrec_jax.embedding import row_settings
+from genrec_jax.embedding import row_settings, several_rows
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.scheme import add_to_schemes, find_scheme
 from genrec_jax.numerics.formats import extend_formats
@@ -34,6 +34,16 @@ def check_task(config, task: Task, extensions: Extensions) -> None:
   reads = task.expected_reads()
   settings.check(specs, {name: read.table for name, read in reads.items()})
   settings.check_applied(specs)
+  for name, spec in specs.items():
+    if several_rows.has_two(spec) and not any(
+      x.table == name and n.endswith(several_rows.SECOND)
+      for n, x in reads.items()
+    ):
+      raise ConfigError(
+        f'config.tables: ids of table {name!r} have two rows '
+        f'(id_map={spec.id_map!r}), of which {type(task).__name__} reads the '
+        "first one alone; take another id_map, 'hash' say"
+      )
   _check_names(config, task, extensions)
   policy = [tuple(rule) for rule in config.numerics.policy]
   applied = [tuple(rule) for rule in getattr(task, 'policy', ())]

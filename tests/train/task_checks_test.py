@@ -88,3 +88,9 @@ def test_a_scheme_where_no_table_is_updated_by_rows():
 
   with pytest.raises(ConfigError, match="parallel.scheme is 'row_wise'"):
     check(Dense, configured(scheme='row_wise'))
+
+
+def test_a_task_that_reads_one_of_two_rows():
+  two = {'id_map': 'double', 'rows': 7, 'optimizer': 'adam'}
+  with pytest.raises(ConfigError, match='Following reads the first one alone'):
+    check(Following, configured(('items', two)))
