@@ -186,7 +186,7 @@ def _read_genres(path: pathlib.Path) -> dict[int, list[str]]:
         'no id of a film; mend or remove the line'
       )
     if options['width'] == 3:
-      genres = [cell.split('|') for cell in block.columns[2]]
+      genres = [[*filter(None, c.split('|'))] for c in block.columns[2]]
     else:
       genres = _read_flags(path, block)
     for film, own, line in zip(
