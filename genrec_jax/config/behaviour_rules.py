@@ -1,7 +1,7 @@
-"""What the keys of sections for examples with histories of users may be.
+"""What the keys of sections for what users did may be, for key_rules.py.
 
-They are `data.interests`, `data.movielens_clicks` and `data.taobao`, for
-key_rules.py.
+They are `data.interests`, `data.movielens_clicks` and `data.taobao`, whose
+examples have histories, and `data.movielens_ratings`.
 """
 
 from genrec_jax.config.value_rules import number, whole, words
@@ -43,6 +43,10 @@ RULES = {
   'data.movielens_clicks.valid_share': _HELD_OUT,
   'data.movielens_clicks.test_share': _HELD_OUT,
   'data.movielens_clicks.seed': _SEED,
+  'data.movielens_ratings.least': number(above=0, most=5),
+  'data.movielens_ratings.valid_fraction': _HELD_OUT,
+  'data.movielens_ratings.test_fraction': _HELD_OUT,
+  'data.movielens_ratings.seed': _SEED,
   'data.taobao.split': words('corrected', 'published'),
   'data.taobao.history': whole(1),
   'data.taobao.most': whole(2),

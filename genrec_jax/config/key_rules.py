@@ -241,7 +241,7 @@ RETRIEVAL = {
 }  # fmt: skip
 _RANKING_SETS = (
   'clicks', 'drift', 'csv', 'parquet', 'libsvm', 'criteo', 'frappe', 'prepared',
-  'interests', 'movielens_clicks', 'taobao',
+  'interests', 'movielens_clicks', 'movielens_ratings', 'taobao',
 )  # fmt: skip
 RANKING = {
   **_PREDICT,

@@ -23,7 +23,8 @@ def ranking() -> ConfigDict:
       'data': {
         # The format of the data: 'clicks', 'drift' or 'interests'
         # (generated), 'csv', 'parquet', 'libsvm', 'criteo', 'frappe',
-        # 'movielens_clicks', 'taobao' or 'prepared'; see docs/ranking_data.md.
+        # 'movielens_clicks', 'movielens_ratings', 'taobao' or 'prepared'; see
+        # docs/ranking_data.md.
         'name': 'clicks',
         'path': '',  # The file or directory of the raw data.
         # The directory of prepared blocks; '' is `WORKDIR/data`.
@@ -258,6 +259,19 @@ def ranking() -> ConfigDict:
           'test_share': 0.1,  # The share of the users that test.
           'seed': 0,  # Seed of the split, of labels and of random films.
         },
+        # The examples of 'movielens_ratings'; see
+        # docs/ranking_data.md#movielens-as-labelled-ratings.
+        'movielens_ratings': {
+          'least': 4.0,  # The lowest rating whose label is 1.
+          # The share of each user's ratings that validates: the last ones but
+          # for those that test.
+          'valid_fraction': 0.1,
+          # The share of each user's ratings that tests: the last ones.
+          'test_fraction': 0.1,
+          # Seed of the order of ratings of one second, in editions whose files
+          # do not tell it.
+          'seed': 0,
+        },
         # The examples of 'taobao'; see docs/ranking_data.md#taobao.
         'taobao': {
           # 'corrected', in which users who validate do not train and random
@@ -394,8 +408,8 @@ def ranking() -> ConfigDict:
 
 def ranking_smoke(config: ConfigDict) -> ConfigDict:
   """Shrinks an experiment to seconds on two CPU cores, on generated data."""
-  if config.data.name in ('movielens_clicks', 'taobao'):
-    # Generated, with the same columns.
+  if config.data.name in ('movielens_clicks', 'movielens_ratings', 'taobao'):
+    # Generated, with the same columns, but for genres.
     config.data.name, config.data.path = 'interests', ''
   elif config.model.name == 'tbsm' and config.data.name != 'interests':
     _use_clicks(config.data)  # which have no history

@@ -17,6 +17,7 @@ from genrec_jax.data.ranking import (
   behaviour_rows,
   interests,
   movielens_clicks,
+  movielens_files,
   popularity,
   prepare,
   taobao,
@@ -108,7 +109,7 @@ def _open_movielens(options, path, cache_dir, log):
     options.history,
     options.splits,
     lambda split, names: open_clicks().read_chunks(names, split),
-    movielens_clicks.find_files(path),
+    movielens_files.find_files(path),
   )
 
 

@@ -22,6 +22,7 @@ from genrec_jax.data.ranking import (
   feature_guesses,
   formats,
   libsvm_layout,
+  movielens_ratings,
   raw,
   split_files,
   split_rules,
@@ -355,7 +356,8 @@ def _load_drift(cfg, cache_dir, log) -> RankingDataset:
   )
 
 
-def _load_behaviours(cfg, cache_dir, log) -> RankingDataset:
+def _refuse_split(cfg) -> None:
+  """Refuses a rule for splits where the data set has its own."""
   name, split = cfg['name'], dict(cfg.get('split', None) or {})
   by, column = split.get('by', 'order'), split.get('column', '')
   if by != 'order' or column:
@@ -363,6 +365,28 @@ def _load_behaviours(cfg, cache_dir, log) -> RankingDataset:
       f'data.split.by={by!r}, data.split.column={column!r}: {name} has splits '
       f'of its own, see the keys of data.{name}; leave both as they are'
     )
+
+
+def _load_ratings(cfg, cache_dir, log) -> RankingDataset:
+  _refuse_split(cfg)
+  name, options_class = cfg['name'], movielens_ratings.MovielensRatingOptions
+  options = options_class(**_read_options(cfg, name, options_class))
+  path = _need_path(cfg)
+  names, features = movielens_ratings.NAMES, movielens_ratings.FEATURES
+  return _prepared_from(
+    {**cfg, 'split': {}},
+    cache_dir,
+    log,
+    movielens_ratings.make_sources(path, options, log),
+    schema_lib.build_schema(cfg, names, features, str(path)),
+    {'format': name, **dataclasses.asdict(options)},
+    names,
+  )
+
+
+def _load_behaviours(cfg, cache_dir, log) -> RankingDataset:
+  _refuse_split(cfg)
+  name = cfg['name']
   options_class = behaviour_sets.OPTIONS[name]
   options = options_class(**_read_options(cfg, name, options_class))
   path = None if name == 'interests' else _need_path(cfg)
@@ -400,6 +424,7 @@ DATASETS = {
   'drift': _load_drift,
   'interests': _load_behaviours,
   'movielens_clicks': _load_behaviours,
+  'movielens_ratings': _load_ratings,
   'taobao': _load_behaviours,
   'criteo': _load_criteo,
   'frappe': _load_frappe,

@@ -207,7 +207,8 @@ def read_examples(
 
 # Data sets in which no text can be, or none that has examples in its lines.
 _TEXTLESS = (
-  '', 'parquet', 'clicks', 'drift', 'interests', 'movielens_clicks', 'taobao',
+  '', 'parquet', 'clicks', 'drift', 'interests', 'movielens_clicks',
+  'movielens_ratings', 'taobao',
 )  # fmt: skip
 
 

@@ -1,13 +1,11 @@
 """MovieLens as clicks: is this the next film that a user rates?
 
-A user's ratings are sorted by time; those of one second stay in the order of
-the file, but for editions with `ratings.csv`: their files have a user's films
-in the order of ids, so a draw decides there which came first. Rating number p,
-from the second one on, gives one example: the history is the last ratings
-before it, and the candidate is its film (label 1) or, with probability 1/2, a
-film that the user never rated, neither before nor later (label 0). Such a film
-is drawn uniformly from all films that anybody rated. The candidate of label 1
-is in its own history only where a user rated a film twice.
+A user's ratings are sorted by time, see movielens_files.py for those of one
+second. Rating number p, from the second one on, gives one example: the history
+is the last ratings before it, and the candidate is its film (label 1) or, with
+probability 1/2, a film that the user never rated, neither before nor later
+(label 0). Such a film is drawn uniformly from all films that anybody rated. The
+candidate of label 1 is in its own history only where a user rated a film twice.
 
 The category of a film is its rarest genre: the one with the fewest films.
 
@@ -17,19 +15,11 @@ function of the files and the options.
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from genrec_jax.data import (
-  fields,
-  readers,
-  remote_files,
-  source_files,
-  text,
-)
-from genrec_jax.data.quoting import quote
-from genrec_jax.data.ranking import behaviour_rows, raw
+from genrec_jax.data.ranking import behaviour_rows, movielens_files, raw
 from genrec_jax.data.ranking.counted_draws import (
   NoItemLeftError,
   draw_uniform,
@@ -38,16 +28,8 @@ from genrec_jax.data.ranking.counted_draws import (
 )
 
 _CHUNK = 1 << 12  # rows that a reader yields at once
-_SITE = 'https://grouplens.org/datasets/movielens/'
-# Of u.item of MovieLens 100K, in the order of its columns of 0 and 1.
-FLAG_GENRES = (
-  'unknown', 'Action', 'Adventure', 'Animation', "Children's", 'Comedy',
-  'Crime', 'Documentary', 'Drama', 'Fantasy', 'Film-Noir', 'Horror', 'Musical',
-  'Mystery', 'Romance', 'Sci-Fi', 'Thriller', 'War', 'Western',
-)  # fmt: skip
-_FLAGS_FROM = 5  # the column of u.item in which they begin
-# Each use of draws has a sequence of its own.
-_SPLIT, _WINDOW, _LABEL, _FILM, _TIE = range(5)
+# Each use of draws has a sequence of its own; movielens_files.TIE is another.
+_SPLIT, _WINDOW, _LABEL, _FILM = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,30 +78,6 @@ class MovielensClickOptions:
     return ['train', *(name for name, share in shares.items() if share)]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Layout:
-  """The files of an edition.
-
-  Attributes:
-    ratings: file of the ratings.
-    films: file of the films.
-    read: what reads the ratings.
-    by_film: whether its ratings of one user are in the order of films.
-  """
-
-  ratings: str
-  films: str
-  read: Callable[..., Iterator[readers.Events]]
-  by_film: bool = False
-
-
-_LAYOUTS = (
-  _Layout('ratings.dat', 'movies.dat', readers.movielens_dat),
-  _Layout('u.data', 'u.item', readers.movielens_tab),
-  _Layout('ratings.csv', 'movies.csv', readers.movielens_csv, by_film=True),
-)
-
-
 class MovielensClicks:
   """The examples of an edition of MovieLens, which lies in memory.
 
@@ -143,32 +101,14 @@ class MovielensClicks:
         change.
     """
     self.options = options or MovielensClickOptions()
-    layout, _ = _find_layout(remote_files.locate(path))
-    self.files = find_files(path)
-    before = source_files.stat_files(self.files)
-    for file in self.files:
-      _refuse_cut(file)
-    chunks = list(layout.read(self.files[0]))
-    genres = _read_genres(self.files[1])
-    source_files.check_unchanged(before)
-    user, item, time = (
-      np.concatenate([getattr(chunk, name) for chunk in chunks])
-      for name in ('user', 'item', 'time')
-    )
-    self.users, code = np.unique(user, return_inverse=True)
-    # Sorts that are stable: events of one second stay as the file has them.
-    # Where that is the order of films, a later event of a second would have the
-    # larger id, which a model can learn.
     options = self.options
-    tie = draw_uniform(options.seed, _TIE, user, item)
-    order = np.lexsort((tie if layout.by_film else time, time, code))
-    self._owner = code[order]
-    counts = np.bincount(code)
-    self._offsets = np.concatenate([[0], np.cumsum(counts)])
-    self._films, film = np.unique(item[order], return_inverse=True)
-    self._genres = _choose_genres(genres, self._films, *self.files)
+    ratings = movielens_files.read_ratings(path, options.seed)
+    self.files, self.users = ratings.files, ratings.users
+    self._owner, self._offsets = ratings.owner, ratings.offsets
+    self._films, film = np.unique(ratings.item, return_inverse=True)
+    self._genres = _choose_genres(ratings, self._films)
     self.events = behaviour_rows.PastEvents(
-      item[order], self._genres[film], time[order]
+      ratings.item, self._genres[film], ratings.time
     )
     self._met = make_keys(self._owner, film, len(self._films))
     draw = draw_uniform(options.seed, _SPLIT, self.users)
@@ -288,122 +228,15 @@ class MovielensClicks:
     return np.sort(at[order[rank < options.windows]])
 
 
-def find_files(path: str | pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-  """The files of the ratings and of the films of an edition.
-
-  Args:
-    path: the unpacked directory, or the file of the ratings.
-  """
-  layout, folder = _find_layout(remote_files.locate(path))
-  return folder / layout.ratings, text.require_file(folder / layout.films)
-
-
-def _find_layout(path) -> tuple[_Layout, pathlib.Path]:
-  """The layout and the directory of the edition at `path`."""
-  folder = path.parent if path.is_file() else path
-  there = [
-    layout
-    for layout in _LAYOUTS
-    if (folder / layout.ratings).is_file()
-    and (path == folder or path.name == layout.ratings)
-  ]
-  files = ', '.join(layout.ratings for layout in _LAYOUTS)
-  if not there:
-    raise FileNotFoundError(
-      f'{path}: none of the files {files} (data.path); give the unpacked '
-      f'directory of a MovieLens edition, from {_SITE}'
-    )
-  if len(there) > 1:
-    raise ValueError(
-      f'{path}: several of the files {files} (data.path); give the path of the '
-      'one that is meant'
-    )
-  return there[0], folder
-
-
-def _refuse_cut(path: pathlib.Path) -> None:
-  """Refuses a file that ends within a line, as no edition does.
-
-  A genre of which a part is left would be one of its own, and the rarest; a
-  time would be an early one.
-  """
-  with path.open('rb') as f:
-    size = f.seek(0, 2)
-    f.seek(max(0, size - 1))
-    if not size or f.read() in (b'\n', b'\r'):
-      return
-    f.seek(0)
-    lines = sum(1 for _ in f)
-  raise ValueError(
-    f'{path}, line {lines}: the file ends within this line, so that it may be '
-    'cut; unpack or download it anew, or end the line if it is whole'
-  )
-
-
-def _read_genres(path: pathlib.Path) -> dict[int, list[str]]:
-  """Film -> its genres, of `movies.dat`, `movies.csv` or `u.item`."""
-  path = text.require_file(path)
-  if path.suffix == '.csv':
-    options = dict(delimiter=',', quotes=True, skip=1, width=3)
-  elif path.suffix == '.dat':
-    options = dict(delimiter='::', encoding='latin-1', width=3)
-  else:
-    width = _FLAGS_FROM + len(FLAG_GENRES)
-    options = dict(delimiter='|', encoding='latin-1', width=width)
-  found = {}
-  for block in text.read_blocks(path, rows=_CHUNK, **options):
-    films, good = fields.parse_ids(block.columns[0], 'int')
-    if not good.all():
-      bad = int(np.argmin(good))
-      raise ValueError(
-        f'{path}, line {block.lines[bad]}: {quote(block.columns[0][bad])} is '
-        'no id of a film; mend or remove the line'
-      )
-    if options['width'] == 3:
-      genres = [cell.split('|') for cell in block.columns[2]]
-    else:
-      genres = _read_flags(path, block)
-    for film, own, line in zip(
-      films.tolist(), genres, block.lines, strict=True
-    ):
-      if film in found:
-        raise ValueError(
-          f'{path}, line {line}: film {film} a second time; remove one of the '
-          'lines'
-        )
-      found[film] = own
-  return found
-
-
-def _read_flags(path, block: text.TextBlock) -> list[list[str]]:
-  """The genres of each line of u.item, which has a 0 or 1 for each genre."""
-  out = [[] for _ in block.lines]
-  columns = block.columns[_FLAGS_FROM:]
-  for genre, cells in zip(FLAG_GENRES, columns, strict=True):
-    for own, cell, line in zip(out, cells, block.lines, strict=True):
-      if cell not in ('0', '1'):
-        raise ValueError(
-          f'{path}, line {line}: {quote(cell)} for the genre {genre!r} is '
-          'neither 0 nor 1; mend the line'
-        )
-      if cell == '1':
-        own.append(genre)
-  return out
-
-
-def _choose_genres(genres, films: np.ndarray, ratings, catalogue) -> np.ndarray:
+def _choose_genres(ratings: movielens_files.Ratings, films) -> np.ndarray:
   """`[F]` text, the rarest genre of each film; of equals, the first by name."""
   counts = {}
-  for own in genres.values():
+  for own in ratings.genres.values():
     for genre in own:
       counts[genre] = counts.get(genre, 0) + 1
-  out = []
-  for film in films.tolist():
-    if film not in genres:
-      raise ValueError(
-        f'{ratings}: film {film} is not in {catalogue}; give the catalogue of '
-        'the same edition'
-      )
-    own = genres[film] or ['']
-    out.append(min(own, key=lambda genre: (counts.get(genre, 0), genre)))
-  return np.array(out)
+  return np.array(
+    [
+      min(own or [''], key=lambda genre: (counts.get(genre, 0), genre))
+      for own in ratings.list_genres(films)
+    ]
+  )

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from genrec_jax.data.ranking import movielens_clicks, taobao_sort
+from genrec_jax.data.ranking import movielens_files, taobao_sort
 
 GENRES = {
   1: ['Comedy', 'Drama'],
@@ -28,7 +28,7 @@ def write_edition(folder, rows, layout='ratings.dat', genres=GENRES):
     name = 'movies.dat'
   elif layout == 'u.data':
     lines = ['\t'.join(map(str, row)) for row in rows]
-    flags = movielens_clicks.FLAG_GENRES
+    flags = movielens_files.FLAG_GENRES
     films = [
       '|'.join(
         [str(f), 'T', '01-Jan-1990', '', 'http://x',

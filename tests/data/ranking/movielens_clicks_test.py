@@ -15,6 +15,7 @@ from genrec_jax.data.ranking import (
   behaviour_rows,
   counted_draws,
   movielens_clicks,
+  movielens_files,
   popularity,
   raw,
 )
@@ -82,7 +83,7 @@ def test_examples_are_those_of_a_script(
     time, film = event
     if layout != 'ratings.csv':
       return time  # and the order of the file
-    tie = movielens_clicks.draw_uniform(seed, movielens_clicks._TIE, user, film)
+    tie = movielens_clicks.draw_uniform(seed, movielens_files.TIE, user, film)
     return time, tie.item()
 
   for user, own in of.items():
