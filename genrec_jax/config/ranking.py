@@ -408,8 +408,15 @@ def ranking() -> ConfigDict:
 
 def ranking_smoke(config: ConfigDict) -> ConfigDict:
   """Shrinks an experiment to seconds on two CPU cores, on generated data."""
-  if config.data.name in ('movielens_clicks', 'movielens_ratings', 'taobao'):
-    # Generated, with the same columns, but for genres.
+  if config.data.name == 'movielens_ratings':
+    # Generated: users who are in all splits, and nothing of their past.
+    config.data.name, config.data.path = 'interests', ''
+    config.data.interests.split = 'time'
+    config.data.features = ConfigDict(
+      {name: {'kind': 'categorical'} for name in ('user', 'item', 'category')}
+    )
+  elif config.data.name in ('movielens_clicks', 'taobao'):
+    # Generated, with the same columns.
     config.data.name, config.data.path = 'interests', ''
   elif config.model.name == 'tbsm' and config.data.name != 'interests':
     _use_clicks(config.data)  # which have no history

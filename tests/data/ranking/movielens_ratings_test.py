@@ -4,10 +4,12 @@ import collections
 import dataclasses
 import decimal
 import itertools
+import json
 import os
 import pathlib
 import re
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,6 +22,8 @@ from genrec_jax.data.ranking import (
   movielens_files,
   movielens_ratings,
 )
+from genrec_jax.task_kinds import TASK_KINDS
+from genrec_jax.train import loop
 from tests.data.ranking.behaviour_files import (
   GENRES,
   make_ratings,
@@ -335,11 +339,26 @@ def test_damaged_files_are_refused(tmp_path, changes, message):
     movielens_ratings.MovielensRatings(folder)
 
 
-def test_a_smoke_run_is_on_generated_rows():
-  config = config_lib.ranking()
-  config.data.name, config.data.path = 'movielens_ratings', '/somewhere'
-  data = config_lib.ranking_smoke(config).data
-  assert (data.name, data.path) == ('interests', '')
+@pytest.mark.parametrize('variant', ['', 'hash', 'ordered', 'frequency'])
+def test_the_maps_of_the_config(variant):
+  config = config_lib.load(f'hash_movielens:{variant}', ['data.path=x'])
+  assert (config.data.name, config.hash.tables) == (
+    'movielens_ratings',
+    'user|item',
+  )
+  maps = {name: given.get('id_map') for name, given in config.tables}
+  wanted = {'user': variant, 'item': variant, '.*': None} if variant else {}
+  assert maps == wanted
+
+
+def test_a_smoke_run_is_on_generated_rows(tmp_path):
+  config = config_lib.load('hash_movielens:smoke,frequency', [])
+  assert (config.data.name, config.data.path) == ('interests', '')
+  config.report.importance_rows = 0
+  with jax.numpy_dtype_promotion('standard'):  # optax mixes dtypes
+    loop.train_and_evaluate(config, tmp_path / 'run', TASK_KINDS)
+  report = json.loads((tmp_path / 'run' / 'report.json').read_text())
+  assert set(report['metrics']) == {'valid', 'test'}
 
 
 @pytest.mark.parametrize(
