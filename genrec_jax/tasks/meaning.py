@@ -9,9 +9,9 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
-# Fields that may differ: they matter while weights are drawn or learned, or
-# are of the arithmetic.
-FREE = ('dtype', 'init')
+# Fields that may differ: they matter while weights are drawn or learned, are of
+# the arithmetic, or name a file, whose towers are compared by what they are.
+FREE = ('dtype', 'init', 'towers')
 
 
 def describe_model(task) -> dict | None:
