@@ -26,8 +26,9 @@ def get_config(arg=None):
   config.data.group = 'user'
   config.model.leave_out = ('user',)
   config.data.init_std = 0.05
-  config.optimizer.learning_rate = 1e-3
+  # Models stand still for epochs, at lower rates for many (patience).
+  config.optimizer.learning_rate = 3e-3
   config.optimizer.rows.name = 'adam'
-  config.optimizer.rows.learning_rate = 1e-3
-  config.train.update(batch_size=512, epochs=20, patience=2, monitor='logloss')
+  config.optimizer.rows.learning_rate = 0.03
+  config.train.update(batch_size=512, epochs=30, patience=8, monitor='logloss')
   return config_lib.ranking_smoke(config) if 'smoke' in variants else config

@@ -27,8 +27,9 @@ def get_config(arg=None):
   # Users of the test split are in no other: their rows are not trained.
   config.model.leave_out = ('user',)
   config.data.init_std = 0.05
-  config.optimizer.learning_rate = 1e-3
+  # Models stand still for epochs, at lower rates for many (patience).
+  config.optimizer.learning_rate = 3e-3
   config.optimizer.rows.name = 'adam'
-  config.optimizer.rows.learning_rate = 1e-3
-  config.train.update(batch_size=512, epochs=10, patience=2, monitor='logloss')
+  config.optimizer.rows.learning_rate = 0.03
+  config.train.update(batch_size=512, epochs=30, patience=6, monitor='logloss')
   return config_lib.ranking_smoke(config) if 'smoke' in variants else config
