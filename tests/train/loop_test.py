@@ -190,7 +190,9 @@ def test_weights_of_another_model_are_not_trained_on(tmp_path, monkeypatch):
   assert text.count('"alpha": null') == 1
   config.write_text(text.replace('"alpha": null', '"alpha": 2.0'))
   (tmp_path / '.config.json.seal').unlink()
-  with pytest.raises(ConfigError, match='weights of another model: model.alpha'):
+  with pytest.raises(
+    ConfigError, match='weights of another model: model.alpha'
+  ):
     train(tmp_path, 'model.alpha=2.0')
 
 
