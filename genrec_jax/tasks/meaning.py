@@ -38,6 +38,9 @@ def describe_model(task) -> dict | None:
     for field in dataclasses.fields(config)
     if not _is_free(field.name)
   }
+  if dataclasses.is_dataclass(pooled := getattr(task, 'pooled', None)):
+    own = dataclasses.asdict(pooled)
+    fields |= {f'history.{key}': value for key, value in own.items()}
   if name := getattr(task, 'model_name', ''):
     fields = {'name': name, **fields}
   return json.loads(json.dumps(fields, default=_to_plain))
@@ -67,6 +70,10 @@ def list_differences(saved: Mapping | None, task) -> list[str]:
   own = describe_model(task)
   if not isinstance(saved, Mapping) or own is None:
     return []
+  if not saved.get(
+    'name'
+  ):  # the first that said it knew no names of some tasks
+    own.pop('name', None)
   return [
     f'model.{key} is {own[key]!r} and was {saved[key]!r}'
     for key in own

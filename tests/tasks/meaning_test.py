@@ -5,13 +5,16 @@ import json
 import numpy as np
 import pytest
 
+from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.manager import CheckpointError
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.features import FeatureSpec
 from genrec_jax.serve import weights
 from genrec_jax.tasks import meaning
 from genrec_jax.tasks.ranking import Ranking
+from genrec_jax.tasks.request_ranking import RequestRanking
 from genrec_jax.tasks.retrieval import Retrieval
+from tests.tasks.request_losses_test import SPEC
 
 
 def make_task(**fields):
@@ -78,6 +81,24 @@ def test_how_attention_is_computed_and_how_weights_begin_may_differ():
   assert meaning.list_differences(saved, make(alpha=2.0))
   named = {'name': 'hstu', **saved}  # as the section of a config says it
   assert meaning.list_differences(named, other) == []
+
+
+def test_how_histories_of_requests_are_pooled_is_a_meaning():
+  def make(pooling, name='lr'):
+    model = config_lib.pool_history(getattr(config_lib, name)()).to_dict()
+    model['history']['pooling'] = pooling
+    limits = dict(spec=SPEC, max_history=4, max_candidates=3)
+    return RequestRanking(model.pop('name'), model, {}, **limits)
+
+  saved = meaning.describe_model(make('mean'))
+  assert meaning.list_differences(saved, make('sum')) == [
+    "model.history.pooling is 'sum' and was 'mean'"
+  ]
+  assert meaning.list_differences(saved, make('mean', 'fm'))[0] == (
+    "model.name is 'fm' and was 'lr'"
+  )
+  saved['name'] = ''  # as it was said at first
+  assert not meaning.list_differences(saved, make('mean'))
 
 
 def test_what_is_not_in_both_is_not_compared():
