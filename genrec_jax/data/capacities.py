@@ -45,7 +45,9 @@ def share_of(batch_size: int, shards: int, name: str = 'batch_size') -> int:
     raise ValueError(
       f'{name} is {batch_size}, and must be a multiple of {shards}: the number '
       'of devices (parallel.devices) that share a batch, in training times '
-      f'parallel.microbatches; set {name} to {near}'
+      'parallel.microbatches, or parallel.reduction_blocks where '
+      "parallel.determinism is 'mesh_invariant'; set "
+      f'{name} to {near}'
     )
   return batch_size // shards
 
