@@ -8,14 +8,17 @@ of validation and test are in no other split, and negatives are never in the
 user's history; --config.data.taobao.split=published divides as the published
 preparation does, whose validation reads users that have been trained on.
 
-Published: validation accuracy 88.8 % after about 42.8 thousand steps (README of
-the code), with split=published, --config.model.relu_end=true and
---config.model.projection_eps=0. On these data, others report a test AUC from
-.8709 (an MLP) to .9179 (MIMN). The data are not part of the library, and no
-figure here has been measured.
+Published, and nothing of ours: validation accuracy 88.8 % after about 42.8
+thousand steps (README of the code), with split=published,
+--config.model.relu_end=true and --config.model.projection_eps=0. On these data,
+other papers report a test AUC from .8709 (an MLP) to .9179 (MIMN). The data are
+not part of the library, and no figure here has been measured.
 
-The user's table is the published one, and its rows are trained for users of
-training alone: --config.model.leave_out="('user',)" does without it.
+The table of users is there because the published model has one, and its
+validation reads users that have trained. With the default split all users of
+validation and test are new: each of them reads the one row of unseen users
+(data.train_unseen), so that the table tells them apart no more, and
+--config.model.leave_out="('user',)" does without it.
 
 Variants: as of tbsm_synthetic. See docs/tbsm.md.
 """

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from genrec_jax.config.model_fields import check_fields
+from genrec_jax.config.model_fields import check_fields, check_rules
 
 COMPARING = ('dot', 'ind', 'def')  # mechanisms of the paper
 BASELINES = ('mean', 'concat', 'attention', 'gru', 'lstm', 'din')
@@ -79,6 +79,7 @@ class TBSM:
   dtype: str = 'float32'
 
   def __post_init__(self):
+    check_rules(self)
     check_fields(
       self,
       interaction=('auto', 'dot', 'cat'),
@@ -87,15 +88,6 @@ class TBSM:
       init=('xavier_normal', 'dlrm'),
       dtype=('float32', 'bfloat16'),
     )
-    for field in ('dim', 'width', 'heads'):
-      if getattr(self, field) < 1:
-        value = getattr(self, field)
-        raise ValueError(f'model.{field}={value}: TBSM needs one or more')
-    if self.projection_eps < 0:
-      raise ValueError(
-        f'model.projection_eps={self.projection_eps} is added to a square; '
-        'give 0 or more'
-      )
     several = (*COMPARING, 'attention')
     if self.heads > 1 and self.mechanism not in several:
       raise ValueError(

@@ -1,7 +1,10 @@
 """Fields that several models have, and how fields are checked."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from genrec_jax.config.key_rules import MODEL, NAMED
+from genrec_jax.config.loading import quote_value
 
 
 def check_fields(config, **allowed: Sequence) -> None:
@@ -11,6 +14,30 @@ def check_fields(config, **allowed: Sequence) -> None:
       raise ValueError(
         f'model.{field} is {getattr(config, field)!r}, must be one of {values}'
       )
+
+
+def check_rules(config) -> None:
+  """Raises where a field of a config is nothing that its key may be.
+
+  So options that are given in Python are judged by what judges a config.
+
+  Args:
+    config: of a model, a dataclass.
+  """
+  for field in dataclasses.fields(config):
+    key, value = f'model.{field.name}', getattr(config, field.name)
+    if key in NAMED:
+      if not isinstance(value, Mapping):
+        raise ValueError(f'{key} is {quote_value(value)}, must be a dict')
+      values = {f'{key}.{name}': one for name, one in value.items()}
+      rules = dict.fromkeys(values, NAMED[key])
+    else:
+      values, rules = {key: value}, {key: MODEL[field.name]}
+    for key, rule in rules.items():
+      if wanted := rule.explain(values[key]):
+        raise ValueError(
+          f'{key} is {quote_value(values[key])}, must be {wanted}'
+        )
 
 
 def check_prefix(config) -> None:

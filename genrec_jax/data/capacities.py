@@ -41,11 +41,13 @@ def share_of(batch_size: int, shards: int, name: str = 'batch_size') -> int:
   """Sequences of one shard; `name` is what a user calls the batch size."""
   if batch_size % shards:
     below = batch_size // shards * shards
-    near = [str(size) for size in (below, below + shards) if size]
+    near = ' or '.join(str(x) for x in (below, below + shards) if x)
     raise ValueError(
-      f'{name} is {batch_size}, and a batch has {shards} equal parts, one for '
-      'each device and microbatch (parallel.devices times '
-      f'parallel.microbatches, say): make it {" or ".join(near)}'
+      f'{name} is {batch_size}, and must be a multiple of {shards}: the number '
+      'of devices (parallel.devices) that share a batch, in training times '
+      'parallel.microbatches, or parallel.reduction_blocks where '
+      "parallel.determinism is 'mesh_invariant'; set "
+      f'{name} to {near}'
     )
   return batch_size // shards
 

@@ -138,10 +138,13 @@ def pair_columns(config: Config, features: Features) -> Columns:
 def _choose_history(config: Config, features: Sequence[FeatureSpec]) -> str:
   known = list(dict.fromkeys(f.history for f in features if f.history))
   if not known:
+    lists = ', '.join(f.name for f in features if f.is_list)
     raise ValueError(
       'model tbsm compares the events of a history with a candidate, and no '
-      'feature is a column of one: set data.features.NAME.history, see '
-      'docs/ranking_data.md'
+      'feature is a column of one: name all features in data.features, those '
+      'of the history with data.features.NAME.history and max_len, as '
+      'docs/tbsm.md shows'
+      + (f' (now lists without a history: {lists})' if lists else '')
     )
   if config.history_name and config.history_name not in known:
     raise ValueError(

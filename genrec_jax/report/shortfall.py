@@ -21,6 +21,8 @@ GUIDE = 'docs/training.md#a-run-below-its-baseline'
 _MOST = 3  # metrics that are named
 _FEW = 10_000  # candidates, of which no ranker of requests learns much
 _FEW_STEPS = 50  # after which a loss is still that of the initial weights
+# Of a run that ends at its best, steps that may not have been enough.
+_SHORT_RUN = 1000
 # Of the same labels for all, a constant is calibrated by construction.
 _NOT_JUDGED = ('calibration',)
 
@@ -117,7 +119,7 @@ def _suggest_remedy(
   auc = comparison.verdict('auc')
   orders_well = auc is not None and auc.word != WORSE
   if any(metric_family(s.metric) == 'logloss' for s in shortfalls):
-    if few := _tell_of_few_steps(report):
+    if few := _tell_of_few_steps(report, orders_well):
       return few
     why = (
       'The examples are in a better order, but the probabilities are off: the '
@@ -140,15 +142,28 @@ def _suggest_remedy(
   )
 
 
-def _tell_of_few_steps(report: Mapping) -> str:
+def _tell_of_few_steps(report: Mapping, orders_well: bool) -> str:
   """Why probabilities are off after hardly any training; '' for longer ones."""
   steps = report.get('steps')
-  if not isinstance(steps, int) or steps >= _FEW_STEPS:
+  if not isinstance(steps, int) or steps >= _SHORT_RUN:
+    return ''
+  longer = (
+    'Train longer (train.epochs), with smaller batches (train.batch_size) or '
+    'with more data.'
+  )
+  if steps < _FEW_STEPS:
+    return (
+      f'The run had {steps:,} steps, after which probabilities are still near '
+      f'those of the initial weights. {longer}'
+    )
+  # The best order may come long after the best probabilities.
+  train = (report.get('config') or {}).get('train') or {}
+  by_loss = metric_family(str(train.get('monitor', ''))) in ('logloss', 'ne')
+  if report.get('best_step') != steps or (orders_well and not by_loss):
     return ''
   return (
-    f'The run had {steps:,} steps, after which probabilities are still near '
-    'those of the initial weights. Train longer (train.epochs), with smaller '
-    'batches (train.batch_size) or with more data.'
+    f'The run had {steps:,} steps and was at its best at the last of them, so '
+    f'that it has hardly trained. {longer}'
   )
 
 

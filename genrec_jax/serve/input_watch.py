@@ -48,7 +48,8 @@ class InputWatch:
     ):
       if (excess.kind, excess.feature) not in self._told:
         self._told.add((excess.kind, excess.feature))
-        LOG.warning('%s', excess.text)
+        if excess.text:
+          LOG.warning('%s', excess.text)
     self._next_look = 2 * rows
     if rows >= WINDOW:
       self._before.absorb(self._window)

@@ -104,7 +104,8 @@ def _tell_values(encoder, name: str, values) -> None:
     LOG.info('%s', line)
   expected = value_shares.expect_shares(encoder, encoder.value_counts)
   for excess in value_shares.find_excesses(encoder, name, values, expected):
-    LOG.warning('%s', excess.text)
+    if excess.text:
+      LOG.warning('%s', excess.text)
 
 
 def _explain_rows(output, raw_rows, names: list[str]) -> str:

@@ -9,9 +9,17 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
-# Fields that may differ: they matter while weights are drawn or learned, are of
-# the arithmetic, or name a file, whose towers are compared by what they are.
-FREE = ('dtype', 'init', 'towers')
+from genrec_jax.config.errors import ConfigError
+
+# Fields that may differ: they matter while weights are drawn or learned, or
+# are of the arithmetic.
+FREE = (
+  'action_std', 'dtype', 'implementation', 'init', 'position_std', 'remat',
+  'skip_rate', 'skipped_layers', 'tied_start',
+)  # fmt: skip
+# What has a check of its own wherever weights are read: towers are those of
+# their features, however they were found.
+_CHECKED = ('towers',)
 
 
 def describe_model(task) -> dict | None:
@@ -28,10 +36,18 @@ def describe_model(task) -> dict | None:
   fields = {
     field.name: getattr(config, field.name)
     for field in dataclasses.fields(config)
-    if field.name not in FREE and 'dropout' not in field.name
+    if not _is_free(field.name)
   }
-  found = {'name': getattr(task, 'model_name', ''), **fields}
-  return json.loads(json.dumps(found, default=_to_plain))
+  if dataclasses.is_dataclass(pooled := getattr(task, 'pooled', None)):
+    own = dataclasses.asdict(pooled)
+    fields |= {f'history.{key}': value for key, value in own.items()}
+  if name := getattr(task, 'model_name', ''):
+    fields = {'name': name, **fields}
+  return json.loads(json.dumps(fields, default=_to_plain))
+
+
+def _is_free(field: str) -> bool:
+  return field in FREE or 'dropout' in field
 
 
 def _to_plain(value):
@@ -46,15 +62,36 @@ def list_differences(saved: Mapping | None, task) -> list[str]:
   A field that is not in both is of another version, and is not compared.
 
   Args:
-    saved: what `describe_model` said when the weights were saved; None of an
-      earlier version, which did not say.
+    saved: what `describe_model` said when the weights were saved, or the
+      section of the model in the config of their run; None of an earlier
+      version, which did not say.
     task: which shall have the weights.
   """
   own = describe_model(task)
   if not isinstance(saved, Mapping) or own is None:
     return []
+  if not saved.get(
+    'name'
+  ):  # the first that said it knew no names of some tasks
+    own.pop('name', None)
   return [
     f'model.{key} is {own[key]!r} and was {saved[key]!r}'
     for key in own
-    if key in saved and saved[key] != own[key]
+    if key in saved and key not in _CHECKED and saved[key] != own[key]
   ]
+
+
+def check_resumed(workdir, saved: Mapping | None, task) -> None:
+  """Refuses to train on weights that had another meaning.
+
+  Args:
+    workdir: of the run that goes on.
+    saved: as in `list_differences`.
+    task: of the run as it is now.
+  """
+  if differences := list_differences(saved, task):
+    raise ConfigError(
+      f'the workdir {workdir} has the weights of another model: '
+      f'{"; ".join(differences)}; undo that in its config.json, or use another '
+      '--workdir'
+    )

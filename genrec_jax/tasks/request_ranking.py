@@ -105,7 +105,8 @@ class RequestRanking:
     self._model = RequestModel.from_fields(
       model_name, model, max_history=max_history, max_candidates=max_candidates
     )
-    self.model_config = self._model.config
+    self.model_name, self.model_config = model_name, self._model.config
+    self.pooled = self._model.pooled
     self.loss_config = RequestLossConfig(**loss)
     self.spec = spec
     self.max_history, self.max_candidates = max_history, max_candidates

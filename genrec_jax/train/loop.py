@@ -178,12 +178,14 @@ def _train_locked(
   state, step, resumed = None, 0, False
   newest = checkpoints.latest(rows_later=True)
   if newest is not None:
-    saved_data = (checkpoints.read_manifest(newest)['host'] or {}).get('data')
+    saved = checkpoints.read_manifest(newest)['host'] or {}
+    saved_data = saved.get('data')
     if saved_data != experiment.fingerprint():
       raise config_lib.ConfigError(
         f'the workdir {workdir} was trained on other data ({saved_data}, now '
         f'{experiment.fingerprint()}); use another --workdir'
       )
+    meaning.check_resumed(workdir, saved.get('model'), experiment.task)
     resume_point = saver.restore(batches)
     step, state, resumed = resume_point.step, resume_point.state, True
     run_values |= resume_point.host | {
@@ -210,6 +212,7 @@ def _train_locked(
           weights_of(state),
           runtime.stacks,
           experiment.fingerprint(),
+          experiment.task,
         )
       state = replace_weights(state, weights)
     summary = describe_parameters(experiment)

@@ -181,7 +181,8 @@ class RankingData:
         counts[split][excess.feature].setdefault('far_more', []).append(
           excess.kind
         )
-    return counts, [e.text for found in excesses.values() for e in found]
+    texts = [e.text for found in excesses.values() for e in found]
+    return counts, [text for text in texts if text]
 
   def describe_splits(self) -> tuple[dict, list[str]]:
     """Counts for report.json, and what to warn of; see `train.results`."""

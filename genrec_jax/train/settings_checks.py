@@ -9,8 +9,10 @@ import numpy as np
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import signing
 from genrec_jax.config.checks import check_sections, check_values
+from genrec_jax.config.model_choice import MODELS_OF
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets
+from genrec_jax.data.capacities import share_of
 from genrec_jax.data.quoting import quote
 from genrec_jax.data.ranking import (
   annotations,
@@ -77,11 +79,22 @@ def check_settings(config, extensions: Extensions | None = None) -> None:
   progressive_validation.check_settings(config)
   part_ends.check_settings(config)
   try:
+    _check_batch(config)
     _read_sections(config, extensions or Extensions(), named)
   except config_lib.ConfigError:
     raise
   except ValueError as error:
     raise config_lib.ConfigError(str(error)) from None
+
+
+def _check_batch(config) -> None:
+  """Refuses a batch that cannot be shared, before data are prepared for it."""
+  p = config.parallel
+  parts = p.replicas * p.hosts * p.devices * p.microbatches
+  if p.determinism == 'mesh_invariant':
+    parts = p.reduction_blocks
+  if parts and config.task in MODELS_OF:  # 0 is all devices that there are
+    share_of(config.train.batch_size, parts, 'train.batch_size')
 
 
 def _check_splits(config) -> None:

@@ -5,6 +5,7 @@ as they were drawn, because a name has changed, are the kind of mistake that no
 metric shows for hours.
 """
 
+import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from genrec_jax.embedding.layout import Stack
+from genrec_jax.tasks import meaning
 from genrec_jax.weights import safetensors
 from genrec_jax.weights.names import list_differences
 from genrec_jax.weights.safetensors import Spec, TensorFile, WeightsError
@@ -27,6 +29,7 @@ def import_weights(
   weights: Mapping,
   stacks: Mapping[str, Stack],
   data: str | None = None,
+  task=None,
 ) -> dict:
   """The weights of a safetensors file, where those of a run lie.
 
@@ -39,6 +42,7 @@ def import_weights(
       so that no table is on the devices twice.
     stacks: array -> what lies in it, of the tables that are updated by rows.
     data: fingerprint of the run's data, compared with the file's.
+    task: of the run, whose model is compared with that of the file.
 
   Returns:
     The same tree with the values of the file.
@@ -65,6 +69,15 @@ def import_weights(
       'the vocabularies must be the same (data.item_vocab keeps one)',
       path,
     )
+  saved = _read_model(file)
+  if differences := meaning.list_differences(saved, task):
+    LOG.warning(
+      'train.init_from: %s has the weights of another model: %s. They fit by '
+      'their shapes and mean something else until they are trained anew; set '
+      'the same in this config if that is not wanted',
+      path,
+      '; '.join(differences),
+    )
 
   def load_leaf(key_path, leaf):
     name, stack = _locate_leaf(key_path, stacks)
@@ -81,6 +94,18 @@ def import_weights(
     return jax.make_array_from_callback(shape, sharding, read_part)
 
   return jax.tree_util.tree_map_with_path(load_leaf, dict(weights))
+
+
+def _read_model(file: TensorFile) -> Mapping | None:
+  """The section of the model in the config of the run that made a file.
+
+  None where it says nothing of it: others may have written the file.
+  """
+  try:
+    config = json.loads(file.metadata.get('config', ''))
+  except ValueError:
+    return None
+  return config.get('model') if isinstance(config, dict) else None
 
 
 def _list_arrays(weights, stacks) -> dict[str, Spec]:

@@ -113,3 +113,19 @@ def test_the_room_is_that_of_the_longest_shard(rows, shards):
     longest = max(longest, sum(min(int(size) - 1, 700) for size in shard))
   unit = capacities_lib.UNIT
   assert chosen.sizes == (-(-longest // unit) * unit,)
+
+
+@pytest.mark.parametrize(
+  ('size', 'parts', 'sizes'), [(128, 3, '126 or 129'), (2, 4, '4')]
+)
+def test_a_batch_that_cannot_be_divided_names_sizes_that_can(
+  size, parts, sizes
+):
+  with pytest.raises(ValueError) as e:
+    capacities_lib.share_of(size, parts, 'train.batch_size')
+  said = str(e.value)
+  assert said.startswith(f'train.batch_size is {size}, and must be a multiple')
+  assert f'of {parts}: ' in said
+  assert 'parallel.devices' in said and 'parallel.microbatches' in said
+  assert said.endswith(f'set train.batch_size to {sizes}')
+  assert capacities_lib.share_of(129, 3) == 43

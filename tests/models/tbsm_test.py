@@ -220,7 +220,11 @@ def test_columns_are_paired_by_table_or_by_the_config():
 @pytest.mark.parametrize(
   'changed, features, words',
   [
-    ({}, replace_all(history=''), 'data.features.NAME.history'),
+    (
+      {},
+      [f for f in replace_all(history='') if f.name != 'seen_age'],
+      'data.features.NAME.history and .*: seen_item, seen_category',
+    ),
     (dict(history_name='had'), cases.FEATURES, "'had'; the histories are seen"),
     (dict(leave_out=('usr',)), cases.FEATURES, "model.leave_out names 'usr'"),
     ({}, replace_feature('seen_age', history='old'), 'several histories'),
@@ -264,8 +268,18 @@ def test_a_history_of_any_length_is_refused():
     (dict(mechanism='sum'), "model.mechanism is 'sum'.*'def'"),
     (dict(mechanism='gru', heads=2), "model.heads=2, and mechanism='gru'"),
     (dict(k_sequences=True), 'model.k_sequences gives each of several heads'),
-    (dict(width=0), 'model.width=0: TBSM needs one or more'),
-    (dict(projection_eps=-1.0), 'give 0 or more'),
+    (dict(width=0), 'model.width is 0, must be at least 1'),
+    (dict(dim=2.5), 'model.dim is 2.5, must be a whole number'),
+    (dict(heads=True), 'model.heads is True, must be a whole number'),
+    (dict(top=15), 'model.top is 15, must be several values, each a whole'),
+    (dict(hidden=(0,)), r'model.hidden is \(0,\), must be at least 1'),
+    (dict(dropout=1.0), 'model.dropout is 1.0, must be at least 0 and below'),
+    (dict(projection='no'), "model.projection is 'no', must be True or False"),
+    (dict(projection_eps=-1), 'model.projection_eps is -1, must be'),
+    (dict(projection_eps=float('nan')), 'model.projection_eps is nan'),
+    (dict(leave_out='user'), "model.leave_out is 'user', must be several"),
+    (dict(pairs=['a']), r"model.pairs is \['a'\], must be a dict"),
+    (dict(pairs={'a': ''}), "model.pairs.a is '', must be some text"),
     (dict(dtype='float16'), "model.dtype is 'float16'"),
   ],
 )

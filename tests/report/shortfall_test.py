@@ -153,3 +153,28 @@ def test_a_run_of_few_steps_is_not_called_too_sure(steps, told):
   hint = describe_shortfall(report, compare_metrics(report))[1]
   assert told in hint
   assert ('too sure' in hint) == (steps == 50)
+
+
+@pytest.mark.parametrize(
+  ('auc', 'monitor', 'best', 'steps', 'told'),
+  [
+    (0.49, 'auc', 83, 83, 'hardly trained. Train longer'),
+    (0.49, 'auc', 40, 83, 'Try fewer epochs'),
+    (0.49, 'auc', 5000, 5000, 'Try fewer epochs'),
+    (0.6, 'logloss', 83, 83, 'hardly trained. Train longer'),
+    (0.6, 'auc', 83, 83, 'too sure of itself'),
+  ],
+)
+def test_a_run_that_ends_at_its_best_is_not_told_to_end_earlier(
+  auc, monitor, best, steps, told
+):
+  report = {
+    'metrics': {'test': {'auc': auc, 'logloss': 0.8}},
+    'baselines': {'mean': {'test': {'auc': 0.5, 'logloss': 0.7}}},
+    'config': {'task': 'ranking', 'train': {'monitor': monitor}},
+    'steps': steps,
+    'best_step': best,
+  }
+  hint = describe_shortfall(report, compare_metrics(report))[1]
+  assert told in hint
+  assert ('fewer epochs' in hint) == ('hardly' not in hint)

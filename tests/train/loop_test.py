@@ -180,6 +180,22 @@ def test_other_data_are_refused(tmp_path, monkeypatch):
     train(workdir, *overrides)
 
 
+def test_weights_of_another_model_are_not_trained_on(tmp_path, monkeypatch):
+  """Of the same shapes, in a workdir whose config.json somebody has edited."""
+  with monkeypatch.context() as m:
+    at_update(m, terminate, 1)
+    assert train(tmp_path) is None
+  config = tmp_path / 'config.json'
+  text = config.read_text()
+  assert text.count('"alpha": null') == 1
+  config.write_text(text.replace('"alpha": null', '"alpha": 2.0'))
+  (tmp_path / '.config.json.seal').unlink()
+  with pytest.raises(
+    ConfigError, match='weights of another model: model.alpha'
+  ):
+    train(tmp_path, 'model.alpha=2.0')
+
+
 # --- Numbers that are not finite
 
 

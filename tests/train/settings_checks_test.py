@@ -114,3 +114,25 @@ def test_neither_steps_nor_epochs(tmp_path):
 def test_patience_needs_a_validation_part(tmp_path):
   with pytest.raises(ConfigError, match="train.patience.*without 'valid'"):
     train(tmp_path, 'eval.splits=test', 'train.patience=3')
+
+
+@pytest.mark.parametrize(
+  ('settings', 'parts'),
+  [
+    ({'microbatches': 3}, 3),
+    ({'devices': 6, 'hosts': 2}, 12),
+    ({'determinism': 'mesh_invariant', 'reduction_blocks': 24}, 24),
+  ],
+)
+def test_a_batch_that_cannot_be_shared(tmp_path, settings, parts):
+  config = config_lib.ranking()
+  config_lib.set_model(config, 'dlrm')
+  config.data.name, config.data.path = 'csv', str(tmp_path / 'gone.csv')
+  config.train.batch_size = 128
+  config.parallel.update(settings)
+  with pytest.raises(ConfigError, match=f'must be a multiple of {parts}: '):
+    loop.train_and_evaluate(config, tmp_path / 'run', {})
+  assert not (tmp_path / 'run').exists()
+  config.parallel.devices = 0  # as many as there are
+  config.parallel.determinism = 'per_mesh'
+  check_settings(config)

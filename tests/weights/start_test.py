@@ -1,5 +1,7 @@
 """Runs that begin with a file: every number in its place, or a refusal."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,8 @@ import pytest
 
 from genrec_jax.embedding import relayout
 from genrec_jax.embedding.layout import lay_out
-from genrec_jax.features import TableSpec
+from genrec_jax.features import FeatureSpec, TableSpec
+from genrec_jax.tasks.ranking import Ranking
 from genrec_jax.weights import safetensors, start
 from genrec_jax.weights.safetensors import WeightsError
 from genrec_jax.weights.start import import_weights
@@ -107,6 +110,20 @@ def test_many_differences_are_counted(tmp_path):
   extra = {f'params/extra_{i}': np.ones(1) for i in range(20)}
   with pytest.raises(WeightsError, match='and 12 more'):
     loaded(tmp_path, arrays(**extra))
+
+
+def test_weights_that_meant_something_else_are_told(tmp_path, caplog):
+  features = [FeatureSpec('user', rows=9), FeatureSpec('item', rows=9)]
+  own = dict(dim=4, top=(4,), itself=True)
+  task = Ranking('dlrm', own, {}, features=features, labels=['x'])
+  config = json.dumps({'model': {'name': 'dlrm', **own}})
+  with caplog.at_level('WARNING', 'genrec_jax'):
+    for text in (config, '', 'no JSON', '[]'):
+      loaded(tmp_path, arrays(), metadata={'config': text}, task=task)
+    assert not caplog.text
+    other = config.replace('true', 'false')
+    loaded(tmp_path, arrays(), metadata={'config': other}, task=task)
+  assert 'another model: model.itself is True and was False' in caplog.text
 
 
 def test_other_data_are_told(tmp_path, caplog):

@@ -130,7 +130,8 @@ class RankingDataset:
         log(line)
     for excesses in self.find_excesses().values():
       for excess in excesses:
-        LOG.warning('%s', excess.text)
+        if excess.text:
+          LOG.warning('%s', excess.text)
 
   def find_excesses(self) -> dict[str, list[value_shares.Excess]]:
     """Split -> where it has far more such values than expected."""

@@ -47,6 +47,10 @@ class FeatureCounts:
     example: an unseen value with its place, as in "a.csv, line 2, column 'u':
       '7'".
     gap: the first place of a missing value.
+    lists: of a column of a history, how many there are, one a row; None for
+      other features, and where an earlier version has counted.
+    empty: how many of these have no event.
+    empty_at: the first place of such a one.
   """
 
   values: int = 0
@@ -55,14 +59,25 @@ class FeatureCounts:
   distinct: int = 0
   example: str = ''
   gap: str = ''
+  lists: int | None = None
+  empty: int | None = None
+  empty_at: str = ''
 
   def share(self, kind: str) -> float:
-    """The share that is 'missing' or 'unseen'; 0 where there are no values."""
+    """The share that `count` is of; 0 where there are no values."""
     count, total = self.count(kind)
     return count / max(1, total)
 
   def count(self, kind: str) -> tuple[int, int]:
-    """How many are 'missing' or 'unseen', and of how many values."""
+    """How many are 'missing' or 'unseen', and of how many values.
+
+    Or how many lists are 'empty', and of how many.
+
+    Args:
+      kind: one of these words.
+    """
+    if kind == 'empty':
+      return self.empty or 0, self.lists or 0
     if kind == 'missing':
       return self.missing, self.values
     return self.unseen or 0, self.values - self.missing
@@ -140,7 +155,8 @@ class Excess:
   Attributes:
     feature: its name.
     kind: 'unseen' or 'missing'.
-    text: says so to a person, with an example and what to look for.
+    text: says so to a person, with an example and what to look for; '' where
+      the excess of another column of the history does.
   """
 
   feature: str
@@ -166,8 +182,12 @@ def find_excesses(
     The excesses, unseen values before missing ones.
   """
   excesses = []
+  empty = _find_empty_histories(encoder, name, features, expected)
   for kind in KINDS:
     for column in encoder.schema.columns:
+      if kind == 'missing' and column.name in empty:
+        excesses.append(Excess(column.name, kind, empty[column.name]))
+        continue
       counts = features.get(column.name, FeatureCounts())
       share, source = expected[kind, column.name]
       if not _is_far_more(*counts.count(kind), share):
@@ -183,18 +203,44 @@ def find_excesses(
         f'{name}: {format_share(counts.share(kind))} of the values of '
         f'{quote(column.name)} are {kind} ({count:,} of {total:,}), '
       )
-      if source:
-        text += (
-          f'at most {format_share(share)} are expected from the {source} split'
-        )
-      else:
-        text += 'and how many were in training is not known'
+      text += _tell_expected(share, source)
       if place := counts.example if kind == 'unseen' else counts.gap:
         text += f'. One is at {place}'
       if values:
         text += f'; training knows values such as {quote(values[0])}'
       excesses.append(Excess(column.name, kind, text + _REMEDIES[kind]))
   return excesses
+
+
+def _find_empty_histories(encoder, name, features, expected) -> dict[str, str]:
+  """Column of a history that is empty far too often -> a warning.
+
+  The first column has it, and '' the others, which are empty with it.
+  """
+  found = {}
+  for history, columns in encoder.schema.histories.items():
+    counts = features.get(columns[0].name, FeatureCounts())
+    share, source = expected['empty', columns[0].name]
+    count, total = counts.count('empty')
+    if not _is_far_more(count, total, share):
+      continue
+    found |= dict.fromkeys((c.name for c in columns), '')
+    place = f'. One is at {counts.empty_at}' if counts.empty_at else ''
+    names = ', '.join(quote(c.source) for c in columns)
+    found[columns[0].name] = (
+      f'{name}: {count:,} of {total:,} rows ({format_share(count / total)}) '
+      f'have no event in history {quote(history)}, '
+      f'{_tell_expected(share, source)}{place}. A model predicts such rows by '
+      'their other features alone, with zeros for what events say. Are the '
+      f'columns filled ({names}), and is it the right file?'
+    )
+  return found
+
+
+def _tell_expected(share: float, source: str) -> str:
+  if source:
+    return f'at most {format_share(share)} are expected from the {source} split'
+  return 'and how many were in training is not known'
 
 
 _REMEDIES = {
@@ -217,7 +263,8 @@ def expect_shares(
     known: the part 'valid' is learned from, else 'train', else nothing.
 
   Returns:
-    (kind, feature) -> the share, and of which part it is learned.
+    (kind, feature) -> the share, and of which part it is learned. A column of
+    a history has the kind 'empty', too.
   """
   source = next((p for p in ('valid', 'train') if known.get(p)), '')
   features, shares = known.get(source, {}), {}
@@ -227,6 +274,13 @@ def expect_shares(
       if source == 'train' and kind == 'unseen' and column.coded:
         count, total = _estimate_unseen(encoder, column, features)
       shares[kind, column.name] = _bound_share(count, total), source
+    if column.history:
+      counts = features.get(column.name, FeatureCounts())
+      known_by = '' if counts.lists is None else source
+      shares['empty', column.name] = (
+        _bound_share(*counts.count('empty')),
+        known_by,
+      )
   return shares
 
 

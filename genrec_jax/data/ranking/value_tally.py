@@ -44,6 +44,8 @@ class Tally:
     self._counts = np.zeros((len(self._columns), 3), np.int64)
     self._values = [{} for _ in self._columns]  # unseen one -> it, its place
     self._gaps = [''] * len(self._columns)
+    self._empty = [0] * len(self._columns)  # of columns of histories
+    self._empty_at = [''] * len(self._columns)
     # Whether a feature needs no further example of an unseen, of a missing one.
     self._is_told = np.zeros((2, len(self._columns)), bool)
     self.rows = 0
@@ -80,6 +82,8 @@ class Tally:
       if column.coded:
         unseen = np.count_nonzero(bags.values >= self._first_unseen[i])
       counts[i] = len(bags.values) + empty, missing + empty, unseen
+      if column.history and empty:
+        self._note_empty(i, chunk, at, bags, empty)
     self._counts += counts
     self.rows += len(rows)
     news = (counts[:, [2, 1]].T > 0) & ~self._is_told
@@ -145,6 +149,14 @@ class Tally:
     self._gaps[i] = f'{chunk.where(row)}, column {column.source!r}'
     self._is_told[1, i] = True
 
+  def _note_empty(self, i: int, chunk, at, bags, empty: int) -> None:
+    self._empty[i] += int(empty)
+    if not self._empty_at[i]:
+      first = int(np.argmax(bags.lengths == 0))
+      row = first if at is None else int(at[first])
+      place = f'{chunk.where(row)}, column {self._columns[i].source!r}'
+      self._empty_at[i] = place
+
   def absorb(self, other: 'Tally') -> None:
     """Adds what another tally of the same encoder, no longer used, holds."""
     self.rows += other.rows
@@ -152,6 +164,8 @@ class Tally:
     for i, values in enumerate(other._values):
       self._values[i] = self._values[i] or values
       self._gaps[i] = self._gaps[i] or other._gaps[i]
+      self._empty[i] += other._empty[i]
+      self._empty_at[i] = self._empty_at[i] or other._empty_at[i]
 
   def counts(self) -> Mapping[str, FeatureCounts]:
     """Feature -> what was counted, in the order of the schema."""
@@ -163,6 +177,11 @@ class Tally:
         len(self._values[i]),
         next(iter(self._values[i].values()), ''),
         self._gaps[i],
+        *(
+          (self.rows, self._empty[i], self._empty_at[i])
+          if column.history
+          else ()
+        ),
       )
       for i, (column, (values, missing, unseen)) in enumerate(
         zip(self._columns, self._counts.tolist(), strict=True)

@@ -363,3 +363,56 @@ def test_counts_of_another_version_are_read(shop, tmp_path):
   path.write_text(json.dumps(meta))
   with pytest.raises(ValueError, match=r'encoder.json is damaged'):
     Encoder.load(tmp_path)
+
+
+def test_empty_histories_are_told_once_by_rows(tmp_path):
+  own = {'history': 'past', 'max_len': 8}
+  features = {
+    'user': {},
+    'seen': {'kind': 'sequence', 'table': 'user', **own},
+    'ages': {'kind': 'numeric_sequence', **own},
+  }
+  full, empty = '1,u,a^b^c,3^2^1\n0,v,b,1\n', '1,u,,\n'
+  for name, text in (
+    ('train', full * 50 + empty), ('valid', full * 50 + empty),
+    ('test', full * 10 + empty * 60),
+  ):  # fmt: skip
+    (tmp_path / f'{name}.csv').write_text(f'label,user,seen,ages\n{text}')
+  data = datasets.load(
+    {'name': 'csv', 'path': str(tmp_path), 'features': features},
+    tmp_path / 'cache',
+    quiet,
+  )
+  counts = data.encoder.value_counts
+  for feature in ('seen', 'ages'):
+    assert (counts['test'][feature].lists, counts['test'][feature].empty) == (
+      80, 60,
+    )  # fmt: skip
+  assert counts['test']['user'].lists is None
+  assert shares_lib.from_json(shares_lib.to_json(counts)) == counts
+  found = data.find_excesses()
+  assert not found['valid']
+  assert [(x.feature, x.kind) for x in found['test']] == [
+    ('seen', 'missing'), ('ages', 'missing'),
+  ]  # fmt: skip
+  text, other = (x.text for x in found['test'])
+  assert other == ''
+  assert text.startswith(
+    "test split: 60 of 80 rows (75.0%) have no event in history 'past', at "
+    'most '
+  )
+  assert "test.csv, line 22, column 'seen'. A model predicts such" in text
+  assert "('seen', 'ages')" in text
+  # What an earlier version has counted says nothing of lists.
+  old = {
+    part: {
+      name: dataclasses.replace(own, lists=None, empty=None, empty_at='')
+      for name, own in own_features.items()
+    }
+    for part, own_features in counts.items()
+  }
+  expected = shares_lib.expect_shares(data.encoder, old)
+  (first, _) = shares_lib.find_excesses(
+    data.encoder, 'x', counts['test'], expected
+  )
+  assert '(75.0%)' in first.text and 'in training is not known' in first.text
