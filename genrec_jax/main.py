@@ -39,6 +39,8 @@ from genrec_jax.last_resort import (
 )
 
 LOG = logging.getLogger('genrec_jax')
+# Modes that begin runs, or go on with them on the mesh that they have.
+BEGINS = ('train', 'plan', 'learn_hash')
 LOGGERS = ('genrec_jax', 'pallas_kernels')  # ours
 
 
@@ -79,7 +81,7 @@ def main(words: list[str], overrides: list[str]) -> None:
       # Of a kind of task from outside, whose keys the saved config may lack.
       kind_of(config, kinds).defaults,
       # A run of a mesh is evaluated and predicts anywhere.
-      forget_mesh=FLAGS.mode not in ('train', 'plan')
+      forget_mesh=FLAGS.mode not in BEGINS
       and (job.process_count() == 1 or _names_mesh(overrides)),
     )
   if FLAGS.mode == 'train':
@@ -148,7 +150,7 @@ def _load_config(overrides: list[str]):
     return config_lib.load(FLAGS.config, overrides)
   if FLAGS.workdir and _saved_config().exists():
     return config_lib.load_saved(_saved_config(), overrides)
-  if FLAGS.mode in ('train', 'plan', 'learn_hash') or FLAGS.print_config:
+  if FLAGS.mode in BEGINS or FLAGS.print_config:
     without = f' and --workdir={FLAGS.workdir} holds no run to go on with'
     raise app.UsageError(
       f'--config is missing{without if FLAGS.workdir else ""}; try '

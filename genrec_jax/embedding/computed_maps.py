@@ -13,8 +13,8 @@ from pallas_kernels.hashing import mix
 NO_ROW = -1
 
 
-class _Computed:
-  """A map without a state."""
+class FixedIdMap:
+  """A map that training does not change; without a state, unless it says so."""
 
   def init(self) -> dict:
     return {}
@@ -25,7 +25,7 @@ class _Computed:
 
 
 @dataclasses.dataclass(frozen=True)
-class HashIdMap(_Computed):
+class HashIdMap(FixedIdMap):
   """Many ids on few rows, by a hash that depends on the table's name.
 
   >>> import jax.numpy as jnp
@@ -59,7 +59,7 @@ class HashIdMap(_Computed):
 
 
 @dataclasses.dataclass(frozen=True)
-class OrderedIdMap(_Computed):
+class OrderedIdMap(FixedIdMap):
   """Many ids on few rows, in turns: the first ids are apart from one another.
 
   >>> import jax.numpy as jnp
@@ -81,7 +81,7 @@ class OrderedIdMap(_Computed):
 
 
 @dataclasses.dataclass(frozen=True)
-class PermutedIdMap(_Computed):
+class PermutedIdMap(FixedIdMap):
   """As many ids on each row, or one more, in an order drawn by the name.
 
   >>> import jax.numpy as jnp
@@ -130,7 +130,7 @@ class PermutedIdMap(_Computed):
 
 
 @dataclasses.dataclass(frozen=True)
-class DoubleIdMap(_Computed):
+class DoubleIdMap(FixedIdMap):
   """Two rows an id, by two hashes; a feature reads the sum of both.
 
   The second row of an id is that of the number id + `ids`. Private ids have one
@@ -166,7 +166,7 @@ class DoubleIdMap(_Computed):
 
 
 @dataclasses.dataclass(frozen=True)
-class QuotientIdMap(_Computed):
+class QuotientIdMap(FixedIdMap):
   """A row of the quotient and one of the remainder: all pairs are different.
 
   The second row of an id is that of the number id + `ids`.

@@ -11,7 +11,7 @@
 | 'double'      | the sum of two rows, by two hashes; one row of its own up   |
 |               | to `private`                                                |
 | 'qr'          | two rows, of the quotient and of the remainder of the id    |
-| 'learned'     | what the file `map_file` says                               |
+| 'learned'     | what the file of `map_file` says                            |
 
 Vocabularies of the library give ids in the order of frequency, the most
 frequent value first. So 'ordered' keeps as many of those apart from one another

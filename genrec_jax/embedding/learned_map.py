@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax.data import npz_members
-from genrec_jax.embedding.computed_maps import keep_ids
+from genrec_jax.embedding.computed_maps import FixedIdMap, keep_ids
+from genrec_jax.processes.whole_files import replace_file
 
 FORMAT = 1
 _WORD = 32  # bits, and rows that lie side by side in whole words
@@ -142,9 +143,7 @@ class MapFile:
     file = io.BytesIO()
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
     np.savez(file, about=text, words=pack_rows(self.rows, self.count))
-    made = path.with_name(f'{path.name}.{os.getpid()}.new')
-    made.write_bytes(file.getvalue())
-    made.replace(path)
+    replace_file(path, file.getvalue())
 
   @classmethod
   def load(cls, path: str | os.PathLike) -> 'MapFile':
@@ -153,15 +152,10 @@ class MapFile:
     Raises:
       ValueError: it is not that; the message names the file.
     """
+    raw = _read(path)
     try:
-      raw = pathlib.Path(path).read_bytes()
-    except OSError as e:
-      raise ValueError(f'the learned map {path} cannot be read: {e}') from None
-    try:
-      members = npz_members.read_members(raw)
-      about = json.loads(members['about'].tobytes())
-      if about['format'] > FORMAT:
-        raise ValueError('it is of a later version of the library')
+      about = _parse_about(raw)
+      members = npz_members.read_members(raw, only='words')
       ids, count, words = about['ids'], about['rows'], members['words']
       if len(words) != count_words(ids, count) or words.dtype != np.uint32:
         raise ValueError(f'{len(words)} words are no map of {ids:,} ids')
@@ -173,8 +167,36 @@ class MapFile:
       raise ValueError(f'{path} holds no learned map: {e}') from None
 
 
+def read_vocabulary(path: str | os.PathLike) -> str:
+  """The fingerprint of the vocabulary of a file, whose rows are not unpacked.
+
+  Raises:
+    ValueError: it is no file of `MapFile.save`; the message names it.
+  """
+  raw = _read(path)
+  try:
+    return _parse_about(raw)['vocabulary']
+  except Exception as e:
+    raise ValueError(f'{path} holds no learned map: {e}') from None
+
+
+def _read(path: str | os.PathLike) -> bytes:
+  try:
+    return pathlib.Path(path).read_bytes()
+  except OSError as e:
+    raise ValueError(f'the learned map {path} cannot be read: {e}') from None
+
+
+def _parse_about(raw: bytes) -> dict[str, Any]:
+  members = npz_members.read_members(raw, only='about')
+  about = json.loads(members['about'].tobytes())
+  if about['format'] > FORMAT:
+    raise ValueError('it is of a later version of the library')
+  return about
+
+
 @dataclasses.dataclass(frozen=True)
-class LearnedIdMap:
+class LearnedIdMap(FixedIdMap):
   """The rows that a file says.
 
   Attributes:
@@ -214,7 +236,3 @@ class LearnedIdMap:
     is_id = (ids >= 0) & (ids < self.ids)
     rows = unpack_rows(state['words'], jnp.where(is_id, ids, 0), self.rows)
     return keep_ids(ids, rows, self.ids)
-
-  def assign(self, state, ids: jax.Array, real: jax.Array):
-    del real
-    return self.lookup(state, ids), state

@@ -16,6 +16,7 @@ read and not trained again. Counts and vectors are of the training split alone.
 import dataclasses
 import json
 import logging
+import math
 import pathlib
 import re
 import time
@@ -26,7 +27,7 @@ import numpy as np
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.inspect_text import format_columns
-from genrec_jax.checkpoint.workdir_files import make_workdir
+from genrec_jax.checkpoint.workdir import lock_workdir
 from genrec_jax.contracts import Extensions, TaskKinds
 from genrec_jax.data.ranking.vocabulary import Vocabulary
 from genrec_jax.embedding import learned_hash
@@ -34,6 +35,7 @@ from genrec_jax.embedding.learned_map import MapFile, count_words
 from genrec_jax.features import TableSpec
 from genrec_jax.formatting import format_bytes
 from genrec_jax.models.fields import LINEAR
+from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.tasks.ranking_metrics import DIRECTIONS
 from genrec_jax.train import experiment, loop
@@ -93,7 +95,11 @@ def learn_hash(
       f'learn_hash is for task=ranking, and the task is {config.task!r}; '
       'docs/learned_hash.md says how a map is made from vectors in Python'
     )
-  make_workdir(workdir)
+  with lock_workdir(workdir):
+    return _learn_locked(config, workdir, kinds, extensions)
+
+
+def _learn_locked(config, workdir, kinds, extensions) -> str:
   asked = config.hash.to_dict()
   _keep_settings(workdir, config)
   cache = config.data.cache or str((workdir / 'data').resolve())
@@ -119,7 +125,7 @@ def learn_hash(
     trials[share] = report['metrics']
   best = _choose(trials, config)
   found = _summarize(workdir, asked, tables, trials, best)
-  (workdir / RESULT).write_text(json.dumps(found, indent=2))
+  replace_file(workdir / RESULT, json.dumps(found, indent=2))
   return _describe(found, trials, best)
 
 
@@ -216,7 +222,7 @@ def _keep_settings(workdir: pathlib.Path, config) -> None:
   """Refuses to go on with other settings than the workdir has begun with."""
   path = workdir / 'config.json'
   if not path.exists():
-    path.write_text(config_lib.to_json(config))
+    config_lib.save(config, path)
     return
   saved = config_lib.read_config(path)
   if changed := config_lib.describe_differences(saved, config):
@@ -344,12 +350,12 @@ def _choose(trials: Mapping[float, Mapping], config) -> float:
   monitor = parse_monitor(
     config.train.monitor, list(next(iter(valid.values()))), DIRECTIONS
   )
-  best = None
-  for share, metrics in valid.items():
-    value = monitor.measure(metrics)
-    if best is None or monitor.is_better(value, monitor.measure(valid[best])):
-      best = share
-  return best
+
+  def score(share: float) -> float:
+    value = monitor.measure(valid[share])
+    return monitor.score(value) if math.isfinite(value) else -math.inf
+
+  return max(valid, key=score)
 
 
 def _summarize(workdir, asked, tables, trials, best) -> dict:
@@ -368,7 +374,7 @@ def _summarize(workdir, asked, tables, trials, best) -> dict:
       for name, t in tables.items()
     },
     'trials': {f'{share:.2f}': metrics for share, metrics in trials.items()},
-    'best': None if best is None else str(name_trial(workdir, best)),
+    'best': str(name_trial(workdir, best)),
   }
 
 

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Mapping
 
 from genrec_jax.data.ranking.vocabulary import Vocabulary
-from genrec_jax.embedding.learned_map import MapFile
+from genrec_jax.embedding.learned_map import read_vocabulary
 from genrec_jax.models.fields import LINEAR
 
 
@@ -25,7 +25,7 @@ def check_map_files(task, vocabularies: Mapping[str, Vocabulary]) -> None:
     source = vocabularies.get(name.removesuffix(LINEAR))
     if not spec.map_file or not pathlib.Path(spec.map_file).exists():
       continue
-    found = MapFile.load(spec.map_file).vocabulary
+    found = read_vocabulary(spec.map_file)
     if source is not None and found and found != (own := source.fingerprint()):
       raise ValueError(
         f'the learned map {spec.map_file} is of a vocabulary {found}, and '
