@@ -123,7 +123,7 @@ def test_histories_may_be_kept(rated, loaded, tmp_path):
   _, wanted = predict(rated, tmp_path)
   told, found = predict(rated, tmp_path, cache_mb=4)
   assert told['rows'] == len(wanted)
-  np.testing.assert_allclose(scores_of(found), scores_of(wanted), rtol=1e-5)
+  assert_close(scores_of(found), scores_of(wanted))
   for one, other in zip(found, wanted, strict=True):
     assert one['movie_id'] == other['movie_id']
   *_, log = rated
@@ -132,7 +132,7 @@ def test_histories_may_be_kept(rated, loaded, tmp_path):
   ]
   _, wanted = predict(rated, tmp_path, lines)
   _, found = predict(rated, tmp_path, lines, cache_mb=4)
-  np.testing.assert_allclose(scores_of(found), scores_of(wanted), rtol=1e-5)
+  assert_close(scores_of(found), scores_of(wanted))
   with pytest.raises(ConfigError, match='predict.cache_mb=0.001: the cache'):
     predict(rated, tmp_path, cache_mb=0.001)
 
