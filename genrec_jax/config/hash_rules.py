@@ -13,4 +13,6 @@ RULES = {
   'hash.reserved': whole(1),
   'hash.shrink': number(least=0),
   'hash.seed': whole(0, 2**63 - 1),
+  'hash.renew_every': whole(),
+  'hash.look_back': whole(),
 }

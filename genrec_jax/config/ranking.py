@@ -358,6 +358,12 @@ def ranking() -> ConfigDict:
         # and half the mean of all.
         'shrink': 10.0,
         'seed': 0,  # Seed of all draws.
+        # Steps after which a map is learned again, of what was seen by then;
+        # 0 learns one map before the training. For data that drift, in one
+        # pass and in their order.
+        'renew_every': 0,
+        # Steps that counts look back by then; 0 counts all.
+        'look_back': 0,
       },
       'optimizer': sections.optimizer(name='adam', b2=0.999),
       'checkpoint': sections.checkpoint(),

@@ -56,8 +56,9 @@ OPTIONS = {
   'stochastic_rounding': 'stochastic_rounding',
   'packed_as': 'packed_as',
 }
-# Where rows lie and how they travel may change when a run goes on.
-PLACEMENT = ('scheme', 'codec')
+# Where rows lie and how they travel may change when a run goes on, and so may
+# the map of ids: the checkpoint has its own, and rows move to another one.
+PLACEMENT = ('scheme', 'codec', 'map')
 ONLY_BY_ROWS = ('rate', 'scheme', 'codec', *OPTIONS)
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 SINCE_SAVE, SINCE_BASE, SINCE_PUBLISHED, SINCE_MEAN = 1, 2, 4, 8
-_ALL = SINCE_SAVE | SINCE_BASE | SINCE_PUBLISHED | SINCE_MEAN
+ALL = SINCE_SAVE | SINCE_BASE | SINCE_PUBLISHED | SINCE_MEAN
 
 
 def init_dirty_rows(arrays: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -41,7 +41,7 @@ def mark_rows(
         dirty_rows[name]
         .at[changed]
         .set(
-          jnp.uint8(_ALL),
+          jnp.uint8(ALL),
           mode='drop',
           unique_indices=True,
           indices_are_sorted=True,
@@ -54,8 +54,8 @@ def mark_means(dirty_rows: jax.Array, axis: str) -> jax.Array:
   """The dirty rows of an array after groups along `axis` took their mean."""
   moved = lax.pmax(dirty_rows & jnp.uint8(SINCE_MEAN), axis) > 0
   # From here on the groups are equal: nothing has moved since.
-  marks = jnp.where(moved, jnp.uint8(_ALL), dirty_rows)
-  return marks & jnp.uint8(_ALL & ~SINCE_MEAN)
+  marks = jnp.where(moved, jnp.uint8(ALL), dirty_rows)
+  return marks & jnp.uint8(ALL & ~SINCE_MEAN)
 
 
 @functools.partial(jax.jit, static_argnums=1, donate_argnums=0)
@@ -63,4 +63,4 @@ def clear_bits(
   dirty_rows: dict[str, jax.Array], bits: int
 ) -> dict[str, jax.Array]:
   """The dirty rows without some bits, where they lie."""
-  return {n: x & jnp.uint8(_ALL & ~bits) for n, x in dirty_rows.items()}
+  return {n: x & jnp.uint8(ALL & ~bits) for n, x in dirty_rows.items()}

@@ -80,7 +80,8 @@ def learn_rows(
   ([0, 1, 4], True)
 
   Args:
-    counts: `[K]` how often the ids 1 .. K were seen.
+    counts: `[K]` how often the ids 1 .. K were seen; those that never were lie
+      with `unseen` ones.
     vectors: `[K, D]` of these ids; None for `method='frequency'`.
     options: how.
     unseen: ids behind those, of values that nobody has counted.
@@ -102,6 +103,7 @@ def learn_rows(
     )
   order = np.argsort(-counts, kind='stable')
   private, tail = order[: options.private], order[options.private :]
+  tail = tail[counts[tail] > 0]
   rows = np.zeros(1 + len(counts) + unseen, np.int32)
   rows[1 + private] = 1 + np.arange(len(private), dtype=np.int32)
   first = 1 + options.private
@@ -122,6 +124,25 @@ def learn_rows(
       tell=tell,
     )
     rows[1 + tail] = first + found.labels
+  never = 1 + np.flatnonzero(rows[1:] == 0)
   last = options.rows - options.reserved
-  rows[1 + len(counts) :] = last + np.arange(unseen) % options.reserved
+  rows[never] = last + np.arange(len(never)) % options.reserved
   return rows
+
+
+def spread_rows(ids: int, rows: int, seed: int) -> np.ndarray:
+  """The row of each id where nothing has been counted: as many ids on each.
+
+  >>> spread_rows(7, 4, seed=0).tolist()
+  [0, 1, 3, 3, 2, 1, 2]
+
+  Args:
+    ids: that of padding included.
+    rows: that of padding included.
+    seed: of the draw.
+
+  Returns:
+    `[ids]` int32; that of id 0 is 0.
+  """
+  places = np.random.default_rng(seed).permutation(ids - 1)
+  return np.append(0, 1 + places % (rows - 1)).astype(np.int32)

@@ -103,6 +103,7 @@ class MapFile:
     count: of the rows that there are.
     vocabulary: fingerprint of the vocabulary that gives the ids.
     about: how it was made, for people: numbers and texts by name.
+    counts: `[ids]` how often each id had been seen; None where nobody says.
   """
 
   table: str
@@ -110,6 +111,7 @@ class MapFile:
   count: int
   vocabulary: str = ''
   about: dict[str, Any] = dataclasses.field(default_factory=dict)
+  counts: np.ndarray | None = None
 
   def __post_init__(self):
     rows = self.rows
@@ -119,6 +121,11 @@ class MapFile:
       raise ValueError(
         f'the map of table {self.table!r} has rows {rows[1:].min():,} to '
         f'{rows[1:].max():,}, and the table has rows 1 to {self.count - 1:,}'
+      )
+    if self.counts is not None and len(self.counts) != len(rows):
+      raise ValueError(
+        f'the map of table {self.table!r} has {len(rows):,} ids, and there are '
+        f'counts of {len(self.counts):,}'
       )
 
   @property
@@ -142,7 +149,10 @@ class MapFile:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = io.BytesIO()
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    np.savez(file, about=text, words=pack_rows(self.rows, self.count))
+    arrays = {'about': text, 'words': pack_rows(self.rows, self.count)}
+    if self.counts is not None:
+      arrays['counts'] = np.asarray(self.counts, np.int64)
+    np.savez(file, **arrays)
     replace_file(path, file.getvalue())
 
   @classmethod
@@ -155,13 +165,18 @@ class MapFile:
     raw = _read(path)
     try:
       about = _parse_about(raw)
-      members = npz_members.read_members(raw, only='words')
+      members = npz_members.read_members(raw)
       ids, count, words = about['ids'], about['rows'], members['words']
       if len(words) != count_words(ids, count) or words.dtype != np.uint32:
         raise ValueError(f'{len(words)} words are no map of {ids:,} ids')
       rows = unpack_rows(words, np.arange(ids, dtype=np.uint32), count)
       return cls(
-        about['table'], rows, count, about['vocabulary'], about['about']
+        about['table'],
+        rows,
+        count,
+        about['vocabulary'],
+        about['about'],
+        members.get('counts'),
       )
     except Exception as e:  # zipfile, zlib, json and numpy each have their own
       raise ValueError(f'{path} holds no learned map: {e}') from None

@@ -4,7 +4,8 @@ When values are born and die, a map is learned again. A new row that
 is mostly the old one goes on with its weights and with what its optimizer has
 gathered: new and old rows are matched so that the matched ones have the most
 occurrences in common. Any other row begins with the mean of the old rows of its
-ids, and with the largest of their slots, so that its steps are not too large.
+ids and of their moments, and with the largest of their other slots, so that its
+steps are not too large.
 
 NumPy on the host.
 """
@@ -16,6 +17,8 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 NEW = -1  # a row that goes on with no old one
+# Slots that are means of gradients, of row optimizers and of optax.
+MOMENTS = ('mean', 'momentum', 'mu', 'trace')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +48,18 @@ class RowMoves:
     moved[self.kept >= 0] = table[self.kept[self.kept >= 0]]
     return moved
 
-  def move_slots(self, slots: np.ndarray, fresh: np.ndarray) -> np.ndarray:
+  def move_slots(
+    self, name: str, slots: np.ndarray, fresh: np.ndarray
+  ) -> np.ndarray:
     """The new rows of a slot of the optimizer, `[R', ...]`.
 
     Args:
+      name: of the slot.
       slots: `[R, ...]` of the old rows.
       fresh: `[R', ...]` before the first step.
     """
+    if name in MOMENTS:
+      return self.move_weights(slots, fresh)
     moved = fresh.copy()
     begins = self.shares.indptr
     for row in np.flatnonzero(np.diff(begins)):

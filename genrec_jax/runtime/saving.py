@@ -186,6 +186,8 @@ class Saver(contextlib.AbstractContextManager):
       dense = state_lib.collect_optax_params(
         self._task, weights_of(state)['params'], state.tables
       )
+      # A map belongs to its rows: readers get both, or neither.
+      dense |= {'id_states': state.id_states} if state.id_states else {}
       tables = dataclasses.replace(_row_tables(state), slots={})
       dirty_rows = self._readers.save(
         step, flatten_state(dense), tables, host=host

@@ -35,7 +35,12 @@ from genrec_jax.runtime.saving import Saver
 from genrec_jax.runtime.state import replace_weights
 from genrec_jax.tasks import meaning
 from genrec_jax.train import experiment as experiment_lib
-from genrec_jax.train import progressive_validation, results, stopping
+from genrec_jax.train import (
+  map_renewal,
+  progressive_validation,
+  results,
+  stopping,
+)
 from genrec_jax.train.best_weights import BestWeights
 from genrec_jax.train.health import Health
 from genrec_jax.train.part_ends import PartEnds
@@ -195,6 +200,7 @@ def _train_locked(
     run_values['restores'] += 1
     run_values['best'] = best.resume_from(run_values['best'])
     saver.note_restore(step)
+    state = map_renewal.renew_maps(state, experiment.task, runtime)
     progressive.restore(run_values.get('progressive'))
     formats = describe_formats(config, experiment)
     log('continuing from the checkpoint of step %d%s', step, formats)

@@ -45,7 +45,7 @@ def test_rows_begin_as_their_members_were(seed):
   fresh = np.full((9, 3), 7.0, np.float32)
   moves = plan_moves(old, new, counts, 12, 9)
   moved = moves.move_weights(table, fresh)
-  moved_slots = moves.move_slots(slots, fresh)
+  moved_slots = moves.move_slots('variance', slots, fresh)
   for row in range(9):
     members = new == row
     if (before := moves.kept[row]) != NEW:

@@ -13,7 +13,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.embedding.learned_map import MapFile
 from genrec_jax.serve.scorer import Scorer
 from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import learn_hash, loop
+from genrec_jax.train import hash_tables, learn_hash, loop
 
 VALUES, FIELDS, ROWS = 60, 2, 12
 
@@ -169,8 +169,8 @@ def test_the_settings_of_tables_stay(learned):
     def tables(self):
       return dict.fromkeys(self.names)
 
-  spec = learn_hash.TableIds(None, None, rows=9)
-  changed = learn_hash.set_maps(
+  spec = hash_tables.TableIds(None, None, rows=9)
+  changed = hash_tables.set_maps(
     config, Tables(('c0', 'c1')), {'c0': spec}, {'c0': pathlib.Path('m.npz')}
   )
   learned_map = {'id_map': 'learned', 'rows': 9, 'map': 'm.npz'}

@@ -1,0 +1,231 @@
+"""Maps that are learned again and again, for data that drift.
+
+    WORKDIR/
+      small/           a run of the same model with narrow tables
+      maps/00000500/   the maps of what had been seen before step 500
+        NAME.npz
+      model/           the run with these maps
+      hash.json        what was measured
+
+Each phase trains `hash.renew_every` steps: the small model up to where the
+phase begins, then the model, with a map of what came before it. So a map is
+never of the examples that are trained with it; the first one, of nothing,
+spreads ids over all rows. Between two phases rows move from one map to the next
+(`map_renewal`). Whoever is interrupted goes on with the same command.
+"""
+
+import dataclasses
+import json
+import logging
+import math
+import pathlib
+import time
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from genrec_jax import config as config_lib
+from genrec_jax.checkpoint.manager import CheckpointManager
+from genrec_jax.contracts import Extensions, RunData, Task, TaskKinds
+from genrec_jax.data.ranking.datasets import RankingDataset
+from genrec_jax.embedding import learned_hash
+from genrec_jax.embedding.learned_map import MapFile
+from genrec_jax.processes.whole_files import replace_file
+from genrec_jax.runtime import optimizer
+from genrec_jax.train import experiment, hash_tables, loop
+from genrec_jax.train.hash_tables import TableIds
+
+LOG = logging.getLogger('genrec_jax')
+RESULT = 'hash.json'
+_CHUNK = 1 << 16  # rows that are counted at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Phases:
+  """A training with maps that are renewed.
+
+  Attributes:
+    config: of a run with a row for each id.
+    asked: the section `hash`.
+    workdir: where all of it lies.
+    data: of the run.
+    task: of the run.
+    tables: of `hash_tables.choose_tables`.
+    kinds: the kinds of tasks there are.
+    extensions: what is used from outside the library.
+  """
+
+  config: ConfigDict
+  asked: Mapping
+  workdir: pathlib.Path
+  data: RunData
+  task: Task
+  tables: Mapping[str, TableIds]
+  kinds: TaskKinds
+  extensions: Extensions | None = None
+
+  def run(self) -> str:
+    """Trains all phases that are left.
+
+    Returns:
+      What was measured, as text; '' where SIGTERM has ended it early.
+    """
+    total = experiment.total_steps(self.config, self.data)
+    self._check(total)
+    every, model = self.asked['renew_every'], self.workdir / 'model'
+    done = read_step(model)
+    for begin in range(0, total, every):
+      end = min(begin + every, total)
+      if done >= end:
+        continue
+      LOG.info('steps %d to %d of %d', begin, end, total)
+      if self._needs_vectors and begin:
+        small = self._set(**{
+          'model.dim': self.asked['dim'], 'train.steps': begin
+        })  # fmt: skip
+        if not self._train(small, self.workdir / 'small', begin):
+          return ''
+      maps = self._learn_maps(begin)
+      config = self._set(**{'train.steps': end})
+      config = hash_tables.set_maps(config, self.task, self.tables, maps)
+      if not self._train(config, model, end):
+        return ''
+    return self._summarize(model)
+
+  @property
+  def _needs_vectors(self) -> bool:
+    return self.asked['method'] != 'frequency'
+
+  def _set(self, **fields):
+    return hash_tables.change_config(self.config, **fields)
+
+  def _check(self, total: int | float) -> None:
+    config, why = self.config, ''
+    if not math.isfinite(total):
+      why = 'a growing directory has parts that nobody has counted'
+    elif config.train.shuffle:
+      why = 'set train.shuffle=False, so that a map is of what came before'
+    elif total > self.data.steps_per_epoch(config.train.batch_size):
+      why = (
+        'set train.epochs=1: in a second pass, a map would be of examples that '
+        'it is trained with'
+      )
+    elif optimizer.needs_total(config.optimizer):
+      why = 'set optimizer.decay_steps, since the end of a run moves'
+    elif config.train.patience:
+      why = 'set train.patience=0, since all phases are trained'
+    elif self.asked['vectors']:
+      why = 'hash.vectors is of one moment; the small model goes on by itself'
+    elif len(hash_tables.list_shares(self.asked)) > 1:
+      why = 'hash.private must be one share, since nothing is chosen'
+    if why:
+      raise config_lib.ConfigError(
+        f'hash.renew_every={self.asked["renew_every"]}: {why}'
+      )
+
+  def _train(self, config, folder: pathlib.Path, end: int) -> bool:
+    """Whether a run has reached a step; trains it if need be."""
+    if read_step(folder) < end:
+      loop.train_and_evaluate(config, folder, self.kinds, self.extensions)
+    return read_step(folder) >= end
+
+  def _learn_maps(self, begin: int) -> dict[str, pathlib.Path]:
+    """Table -> file of its map of the examples before a step."""
+    folder = self.workdir / 'maps' / f'{begin:08d}'
+    paths = {t: hash_tables.name_map(folder, t) for t in self.tables}
+    if all(path.exists() for path in paths.values()):
+      return paths
+    started = time.process_time()
+    size, look_back = self.config.train.batch_size, self.asked['look_back']
+    first = max(0, begin - look_back) if look_back else 0
+    counts = count_ids(
+      self.data.dataset, self.tables, first * size, begin * size
+    )
+    vectors = {}
+    if begin and self._needs_vectors:
+      of_run = self._set(**{'model.dim': self.asked['dim']})
+      vectors = hash_tables.read_vectors(
+        self.workdir / 'small',
+        of_run,
+        self.tables,
+        self.kinds,
+        self.extensions,
+        'latest',
+      )
+    for name, path in paths.items():
+      self._learn_map(name, path, counts[name], vectors.get(name))
+    LOG.info('maps: %.1f core-seconds', time.process_time() - started)
+    return paths
+
+  def _learn_map(self, name, path, counts: np.ndarray, vectors) -> None:
+    table, seen = self.tables[name], int(np.count_nonzero(counts))
+    (share,) = hash_tables.list_shares(self.asked)
+    about = {'seen': seen}
+    if seen:
+      options = hash_tables.make_options(self.asked, table, share)
+      options = dataclasses.replace(options, private=min(options.private, seen))
+      rows = learned_hash.learn_rows(
+        counts[1:],
+        vectors,
+        options,
+        unseen=0,
+        tell=hash_tables.ProgressMeter(name),
+      )
+      about |= dataclasses.asdict(options)
+    else:
+      seed = self.asked['seed']
+      rows = learned_hash.spread_rows(table.spec.rows, table.rows, seed)
+    fingerprint = table.vocabulary.fingerprint()
+    MapFile(name, rows, table.rows, fingerprint, about, counts).save(path)
+
+  def _summarize(self, model: pathlib.Path) -> str:
+    sizes = hash_tables.measure_sizes(self.tables)
+    found = {'hash': dict(self.asked), 'tables': sizes, 'best': str(model)}
+    lines = hash_tables.describe_sizes(sizes)
+    report = model / 'report.json'
+    if report.exists():
+      found['metrics'] = json.loads(report.read_text())['metrics']
+    replace_file(self.workdir / RESULT, json.dumps(found, indent=2))
+    return '\n'.join([*lines, '', str(model)])
+
+
+def read_step(folder: pathlib.Path) -> int:
+  """The newest step of a run; 0 where there is none."""
+  if not (folder / 'checkpoints').is_dir():
+    return 0
+  with CheckpointManager(folder / 'checkpoints', log=LOG.warning) as steps:
+    return steps.latest() or 0
+
+
+def count_ids(
+  dataset: RankingDataset, tables: Iterable[str], first: int, end: int
+) -> dict[str, np.ndarray]:
+  """How often each id stands in some rows of the training split.
+
+  Args:
+    dataset: whose split.
+    tables: names of those whose ids are counted.
+    first: number of the first row.
+    end: number behind the last one.
+
+  Returns:
+    Table -> `[ids]` int64; padding is not counted.
+  """
+  split = dataset.splits['train']
+  counts = {
+    name: np.zeros(dataset.vocabularies[name].rows, np.int64) for name in tables
+  }
+  features = [f for f in dataset.features if f.has_table and f.source in counts]
+  for a in range(first, min(end, len(split)), _CHUNK):
+    rows = split.rows(a, min(a + _CHUNK, end, len(split)))
+    for feature in features:
+      if feature.name in rows.bags:
+        ids = rows.bags[feature.name].values
+      else:
+        ids = rows.ids[:, split.names.ids.index(feature.name)]
+      found = counts[feature.source]
+      found += np.bincount(ids, minlength=len(found))
+  for found in counts.values():
+    found[0] = 0
+  return counts

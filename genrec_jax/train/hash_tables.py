@@ -1,0 +1,279 @@
+"""Maps of the tables of a run, learned and given to it: the parts of
+`learn_hash`.
+"""
+
+import dataclasses
+import logging
+import pathlib
+import re
+import time
+from collections.abc import Mapping
+from urllib.parse import quote
+
+import numpy as np
+
+from genrec_jax import config as config_lib
+from genrec_jax.data.ranking.vocabulary import Vocabulary
+from genrec_jax.embedding import learned_hash
+from genrec_jax.embedding.learned_map import MapFile, count_words
+from genrec_jax.features import TableSpec
+from genrec_jax.formatting import format_bytes
+from genrec_jax.models.fields import LINEAR
+from genrec_jax.serve.weights import load_weights
+from genrec_jax.train import experiment
+
+LOG = logging.getLogger('genrec_jax')
+_TELL_S = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class TableIds:
+  """A table whose ids will share rows.
+
+  Attributes:
+    spec: of the table, with a row for each id.
+    vocabulary: which gives the ids.
+    rows: that it will have.
+  """
+
+  spec: TableSpec
+  vocabulary: Vocabulary
+  rows: int
+
+  @property
+  def counts(self) -> np.ndarray:
+    """`[K]` how often each value stood in the training split."""
+    return self.vocabulary.counts
+
+  @property
+  def unseen(self) -> int:
+    """Ids of values that are not known."""
+    return self.spec.rows - 1 - len(self.counts)
+
+
+def list_shares(asked: Mapping) -> list[float]:
+  if asked['method'] == 'embedding':
+    return [0.0]
+  return sorted(set(asked['private']))
+
+
+def choose_tables(
+  config, task, vocabularies: Mapping[str, Vocabulary]
+) -> dict[str, TableIds]:
+  """The tables whose ids will share rows.
+
+  Args:
+    config: of the experiment.
+    task: whose tables, with a row for each id.
+    vocabularies: table -> its vocabulary.
+  """
+  asked, found, small = config.hash, {}, []
+  for name, spec in task.tables().items():
+    if name.endswith(LINEAR) or not re.fullmatch(asked.tables, name):
+      continue
+    if spec.id_map != 'identity':
+      raise config_lib.ConfigError(
+        f'config.tables: table {name!r} has id_map={spec.id_map!r}, and '
+        'learn_hash gives it a map: take that away, or leave the table out '
+        '(hash.tables)'
+      )
+    rows = asked.rows or -int(-spec.rows // asked.compression)
+    if rows >= spec.rows:
+      small.append(name)
+      continue
+    found[name] = TableIds(spec, vocabularies[name], rows)
+    for share in list_shares(asked.to_dict()):
+      make_options(asked.to_dict(), found[name], share)
+  if small:
+    LOG.info(
+      'as they are, with no more ids than rows: %s', ', '.join(sorted(small))
+    )
+  if not found:
+    raise config_lib.ConfigError(
+      f'no table has its ids put together: hash.tables is {asked.tables!r} and '
+      f'hash.rows {asked.rows:,}, and the tables have '
+      + ', '.join(f'{n} {s.rows:,} rows' for n, s in task.tables().items())
+    )
+  return found
+
+
+def set_maps(config, task, tables: Mapping[str, TableIds], maps):
+  """The config of a run with learned maps.
+
+  Args:
+    config: of a run with a row for each id.
+    task: of that run.
+    tables: of `choose_tables`.
+    maps: table -> file of its map.
+  """
+  entries = list(config.tables) or [('.*', {})]
+  own, decides = [], set()
+  for name in task.tables():
+    number, given = next(
+      (i, dict(given))
+      for i, (pattern, given) in enumerate(entries)
+      if re.fullmatch(pattern, name)
+    )
+    if name in tables:
+      given |= {'id_map': 'learned', 'rows': tables[name].rows}
+      own.append((re.escape(name), given | {'map': str(maps[name])}))
+    else:
+      decides.add(number)
+  # An entry that decides nothing any more would be refused.
+  kept = [entries[number] for number in sorted(decides)]
+  return change_config(config, tables=(*own, *kept))
+
+
+def change_config(config, **fields):
+  """A copy with other values, without the section that this file alone reads.
+
+  Args:
+    config: of the experiment.
+    **fields: 'section.key' -> value.
+  """
+  changed = config.copy_and_resolve_references()
+  with changed.unlocked():
+    changed.hash = config_lib.ranking().hash
+    for key, value in fields.items():
+      section, _, name = key.rpartition('.')
+      (changed[section] if section else changed)[name] = value
+  return changed.lock()
+
+
+def make_options(asked: Mapping, table: TableIds, share: float):
+  room = table.rows - 1 - asked['reserved']
+  private = 0 if asked['method'] == 'embedding' else int(share * room)
+  try:
+    return learned_hash.HashOptions(
+      rows=table.rows,
+      private=min(private, len(table.counts)),
+      reserved=asked['reserved'],
+      shrink=asked['shrink'],
+      method=asked['method'],
+      seed=asked['seed'],
+    )
+  except ValueError as e:
+    raise config_lib.ConfigError(f'table {table.spec.name!r}: {e}') from None
+
+
+def learn_map(
+  folder: pathlib.Path, table: TableIds, vectors, asked: Mapping, share: float
+) -> pathlib.Path:
+  """Writes the map of a table, unless it is there."""
+  name = table.spec.name
+  path = name_map(folder / 'maps', name)
+  if path.exists():
+    return path
+  options = make_options(asked, table, share)
+  LOG.info(
+    'table %s: %s ids on %s rows, %s of them for one id alone',
+    name,
+    f'{table.spec.rows:,}',
+    f'{options.rows:,}',
+    f'{options.private:,}',
+  )
+  meter = ProgressMeter(name)
+  rows = learned_hash.learn_rows(
+    table.counts,
+    None if vectors is None else vectors[name],
+    options,
+    unseen=table.unseen,
+    tell=meter,
+  )
+  about = dataclasses.asdict(options) | {'dim': asked['dim']}
+  MapFile(name, rows, options.rows, table.vocabulary.fingerprint(), about).save(
+    path
+  )
+  return path
+
+
+def name_map(folder: pathlib.Path, table: str) -> pathlib.Path:
+  """The file of the map of a table."""
+  # An absolute path: a run may go on from another directory.
+  return (folder / f'{quote(table, safe="")}.npz').resolve()
+
+
+class ProgressMeter:
+  """Tells now and then how far a map is."""
+
+  def __init__(self, name: str):
+    self._name, self._told = name, time.monotonic()
+
+  def __call__(self, done: int, count: int) -> None:
+    if time.monotonic() - self._told > _TELL_S:
+      self._told = time.monotonic()
+      LOG.info('table %s: part %d of %d', self._name, done, count)
+
+
+def load_data_and_task(config, workdir, kinds, extensions):
+  """As `experiment.load_data_and_task`, told to the log."""
+  return experiment.load_data_and_task(
+    config, workdir, kinds, LOG.info, extensions
+  )
+
+
+def read_vectors(
+  folder: pathlib.Path,
+  of_run,
+  tables: Mapping[str, TableIds],
+  kinds,
+  extensions,
+  checkpoint: str | int = 'best',
+) -> dict[str, np.ndarray]:
+  """Table -> vectors `[ids - 1, D]` of a run, those of unseen ids at the end.
+
+  Args:
+    folder: of the run.
+    of_run: its config.
+    tables: of `choose_tables`.
+    kinds: the kinds of tasks there are.
+    extensions: what is used from outside the library.
+    checkpoint: as in `load_weights`.
+  """
+  data, task = load_data_and_task(of_run, folder, kinds, extensions)
+  specs = task.tables()
+  for name, table in tables.items():
+    own = data.dataset.encoder.vocabularies.get(name)
+    wanted = table.vocabulary.fingerprint()
+    if name not in specs or own is None or own.fingerprint() != wanted:
+      raise config_lib.ConfigError(
+        f'hash.vectors: the run {folder} has no vectors of table {name!r}, '
+        f'whose vocabulary is {wanted}: it has '
+        + (f'the vocabulary {own.fingerprint()}' if own else 'no such table')
+      )
+    if specs[name].id_map != 'identity':
+      raise config_lib.ConfigError(
+        f'hash.vectors: ids of table {name!r} share rows already in the run '
+        f'{folder} (id_map={specs[name].id_map!r})'
+      )
+  weights = load_weights(folder, task, checkpoint, extensions)
+  return {n: np.asarray(weights.tables[n], np.float32)[1:] for n in tables}
+
+
+def measure_sizes(tables: Mapping[str, TableIds]) -> dict[str, dict]:
+  """Table -> 'ids', 'rows' and bytes: without the map, with it, and of it."""
+  found = {}
+  for name, t in tables.items():
+    width = t.spec.dim * np.dtype(t.spec.dtype).itemsize
+    found[name] = {
+      'ids': t.spec.rows,
+      'rows': t.rows,
+      'bytes_before': t.spec.rows * width,
+      'bytes': t.rows * width,
+      'map_bytes': 4 * count_words(t.spec.rows, t.rows),
+    }
+  return found
+
+
+def describe_sizes(sizes: Mapping[str, Mapping]) -> list[str]:
+  """What `measure_sizes` found, a line for each table."""
+  lines = []
+  for name, t in sizes.items():
+    whole = t['bytes'] + t['map_bytes']
+    lines.append(
+      f'{name}: {t["ids"]:,} ids on {t["rows"]:,} rows, '
+      f'{format_bytes(t["bytes_before"])} -> {format_bytes(whole)}, of which '
+      f'{format_bytes(t["map_bytes"])} are the map '
+      f'({t["bytes_before"] / whole:.1f} times less)'
+    )
+  return lines
