@@ -29,6 +29,8 @@ class RetrievalLossConfig:
       the training data, is subtracted from its score, which undoes the
       popularity bias of 'in_batch' and 'in_batch_unique'.
     mask_collisions: whether a negative that is the positive is left out.
+    item_bias: whether each item has a number of its own that is added to its
+      score: it parts items that share a row of the table (`config.tables`).
     gbce_t: calibration t of 'gbce', from 0 to 1.
     chunk: positions whose logits are alive at once, a power of two; None is
       what suits the cache of the machine (see
@@ -42,6 +44,7 @@ class RetrievalLossConfig:
   l2_normalize: bool = True
   logq: bool = False
   mask_collisions: bool = True
+  item_bias: bool = False
   gbce_t: float = 0.75
   chunk: int | None = None
 

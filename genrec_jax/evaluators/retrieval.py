@@ -10,10 +10,12 @@ from genrec_jax import interruption
 from genrec_jax.config import ConfigError
 from genrec_jax.contracts import weights_of
 from genrec_jax.data import pipeline
+from genrec_jax.embedding import id_maps
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import catalogue, metrics
 from genrec_jax.tasks.candidates import CandidateReader
+from genrec_jax.tasks.retrieval import ITEMS
 
 # So many targets do not score alike by chance.
 MANY = 16
@@ -30,6 +32,27 @@ REQUEST_TIMES = {
     'predict.request_time do.'
   ),
 }
+
+
+_SHARED = 'Items are alike:'
+
+
+def count_shared(task, runtime, weights) -> int:
+  """How many items of the catalogue share their row with another one.
+
+  Args:
+    task: a retrieval task.
+    runtime: where the weights lie.
+    weights: of `contracts.weights_of`.
+  """
+  maps = id_maps.collect_maps(task, getattr(runtime, 'maps', None)).maps
+  if ITEMS not in maps:
+    return 0
+  state = (weights['id_states'] or {}).get(ITEMS, {})
+  state = jax.tree.map(np.asarray, state)
+  rows = np.asarray(maps[ITEMS].lookup(state, jnp.asarray(task.corpus)))
+  _, place, counts = np.unique(rows, return_inverse=True, return_counts=True)
+  return int(np.count_nonzero(counts[place] > 1))
 
 
 class RetrievalEvaluator:
@@ -126,6 +149,7 @@ class RetrievalEvaluator:
   def run(self, state) -> Iterator[tuple[str, float]]:
     """Yields ('hr@10', ...), ('ndcg@10', ...), ... of `state`."""
     ranks = self.ranks(state)
+    self._note_shared(state)
     self.intervals = metrics.metric_intervals(
       ranks,
       self._measured_ks,
@@ -145,6 +169,19 @@ class RetrievalEvaluator:
       ),
       self._make_batches(runtime.eval_shards, runtime.local_eval_shards),
     )
+
+  def _note_shared(self, state) -> None:
+    """Says how many items have a score in common, since they share a row."""
+    corpus = self._task.corpus
+    shared = count_shared(self._task, self._runtime, weights_of(state))
+    self.notes = [n for n in self.notes if not n.startswith(_SHARED)]
+    if shared and not self._task.loss_config.item_bias:
+      self.notes.append(
+        f'{_SHARED} {shared:,} of the {len(corpus):,} items share a row of '
+        'the table with others (config.tables) and have one score with them, '
+        'so that their order in a list says nothing; loss.item_bias=True gives '
+        'each item a number of its own.'
+      )
 
   def popularity(self, counts: np.ndarray) -> dict[str, float]:
     """The same metrics when all are ranked by `counts` `[rows]`."""

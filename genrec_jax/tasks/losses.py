@@ -41,7 +41,7 @@ def sum_over_chunks(fn, chunk: int, table, index, tokens, extra) -> jax.Array:
     table: `[V, D]`.
     index: `[T, R]` rows of the table, so that vectors are `[chunk, R, D]`, NaN
       for what is not a row; or None, and vectors are the table itself.
-    tokens: `[T, D]`.
+    tokens: pytree of `[T, ...]` arrays.
     extra: pytree of `[T, ...]` arrays without gradient.
   """
   return _walk_chunks(fn, chunk, table, index, tokens, extra, with_grads=False)[
@@ -75,12 +75,16 @@ def _walk_chunks(fn, chunk, table, index, tokens, extra, with_grads=True):
   )
   if not with_grads:
     return total, None
-  return total, (table_grad, token_grads.reshape(tokens.shape))
+  token_grads = jax.tree.map(
+    lambda grad, x: grad.reshape(x.shape), token_grads, tokens
+  )
+  return total, (table_grad, token_grads)
 
 
 def _scale_grads(fn, chunk, grads, cotangent):
   table_grad, token_grads = grads
-  return table_grad * cotangent, None, token_grads * cotangent, None
+  token_grads = jax.tree.map(lambda grad: grad * cotangent, token_grads)
+  return table_grad * cotangent, None, token_grads, None
 
 
 sum_over_chunks.defvjp(_walk_chunks, _scale_grads)

@@ -1,5 +1,6 @@
 """Next-item retrieval: a sequence model, an item table, a sampled loss."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -35,6 +36,7 @@ from genrec_jax.tasks.settings import task_settings
 from pallas_kernels.hashing import element_bits
 
 ITEMS = 'items'  # the table of this task
+BIASES = 'item_biases'  # and of `loss.item_bias`, a number for each item
 FULL_SOFTMAX_CHUNK = 256
 MAX_LOGITS = 1 << 22  # of a full softmax, alive at once
 
@@ -93,6 +95,17 @@ class Retrieval:
         ITEMS, rows, self.model_config.dim, init_std, table_update, table_dtype
       )
     )
+    self._biases = None
+    if self.loss_config.item_bias:
+      self._biases = settings(
+        TableSpec(BIASES, rows, 1, 0.0, table_update, table_dtype)
+      )
+      if self._biases.id_map != 'identity':
+        raise ValueError(
+          f'table {BIASES!r} has id_map={self._biases.id_map!r}, and items '
+          'would share the number that is to part them: name the table '
+          f'{ITEMS!r} alone in config.tables'
+        )
     self._rows = rows  # of ids, which may be more than those of the table
     if self.loss_config.name == 'full_softmax' and (
       self.table.id_map != 'identity'
@@ -149,7 +162,8 @@ class Retrieval:
     return assign_products(model, self.policy, self._extra_products)
 
   def tables(self) -> dict[str, TableSpec]:
-    return {ITEMS: self.table}
+    tables = {ITEMS: self.table}
+    return tables if self._biases is None else tables | {BIASES: self._biases}
 
   def init(self, key: jax.Array) -> dict:
     """Fresh parameters of the model, a plain nested dict."""
@@ -159,11 +173,21 @@ class Retrieval:
     """What the loss of a batch reads: histories, targets and negatives."""
     reads = self.reads_for('predict', batch)
     if self.loss_config.name == 'full_softmax':
-      return reads | {'catalogue': Read(None, ITEMS)}
+      return reads | self._add_biases({'catalogue': Read(None, ITEMS)})
     negatives = self._draw_negatives(batch, jax.random.split(key)[1])
-    return reads | {
+    scored = {
       'target': _read_items(batch.jagged[EVENTS]['next_item']),
       'negatives': _read_items(negatives),
+    }
+    return reads | self._add_biases(scored)
+
+  def _add_biases(self, reads: dict) -> dict:
+    """The reads of items, and those of their biases, if they have any."""
+    if self._biases is None:
+      return reads
+    return reads | {
+      f'{name}_bias': dataclasses.replace(read, table=BIASES)
+      for name, read in reads.items()
     }
 
   def reads_for(self, purpose: str, batch) -> dict[str, Read]:
@@ -174,12 +198,13 @@ class Retrieval:
       batch: `Examples`, or item indices of any shape for 'items'.
     """
     if purpose == 'items':
-      return {'items': Read(batch, ITEMS)}
+      return self._add_biases({'items': Read(batch, ITEMS)})
     return {'history': _read_items(batch.jagged[EVENTS]['item'])}
 
   def count_evaluation_bytes(self, shards: int) -> int:
     """What an evaluation keeps on each of some devices, beside the weights."""
-    return 4 * -(-len(self.corpus) // shards) * self.table.dim
+    width = self.table.dim + (self._biases is not None)
+    return 4 * -(-len(self.corpus) // shards) * width
 
   def expected_reads(self) -> dict[str, ExpectedRead]:
     """Reads of the longest example there may be."""
@@ -188,8 +213,11 @@ class Retrieval:
     reads = {'history': ExpectedRead(ITEMS, tokens)}
     if c.name != 'full_softmax':
       each = 0 if c.sampler in ('shared', 'in_batch') else c.negatives
-      reads['target'] = ExpectedRead(ITEMS, tokens)
-      reads['negatives'] = ExpectedRead(ITEMS, tokens * each)
+      scored = {
+        'target': ExpectedRead(ITEMS, tokens),
+        'negatives': ExpectedRead(ITEMS, tokens * each),
+      }
+      reads |= self._add_biases(scored)
     return reads
 
   def encode(self, params, rows, batch: Examples, key=None) -> jax.Array:
@@ -202,8 +230,12 @@ class Retrieval:
   def represent(self, x: jax.Array) -> jax.Array:
     """What items are scored against, of tokens as the model gives them."""
     if self.loss_config.l2_normalize:
-      return layers.l2_normalize(x)
-    return x.astype(jnp.float32)
+      x = layers.l2_normalize(x)
+    x = x.astype(jnp.float32)
+    if self._biases is None:
+      return x
+    # Against the bias of an item, see `_append_biases`.
+    return jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1))], axis=-1)
 
   def predict(self, params, rows, batch: Examples) -> jax.Array:
     """Query of each sequence, asked after its last token: `[B, D]`."""
@@ -216,7 +248,16 @@ class Retrieval:
 
     The score of an item is its product with a query of `predict`.
     """
-    return self._item_vectors(rows['items'].all())
+    vectors = self._item_vectors(rows['items'].all())
+    if self._biases is None:
+      return vectors
+    return self._append_biases(vectors, rows['items_bias'].all())
+
+  def _append_biases(self, vectors: jax.Array, biases: jax.Array) -> jax.Array:
+    """Vectors whose product with a query has the bias of their item."""
+    # Scores are divided by the temperature in the loss, and biases are not.
+    biases = jnp.float32(self.loss_config.temperature) * biases
+    return jnp.concatenate([vectors.astype(jnp.float32), biases], axis=-1)
 
   def count(self, batch: Examples) -> tuple[jax.Array, jax.Array]:
     """(tokens, sequences that have any) of a batch."""
@@ -309,8 +350,16 @@ class Retrieval:
     """Sum of the positions' losses."""
     c = self.loss_config
     if c.name == 'full_softmax':
-      table = rows['catalogue'].whole()
+      table = self._item_vectors(rows['catalogue'].whole())
+      if self._biases is not None:
+        table = self._append_biases(table, rows['catalogue_bias'].whole())
       return self._full_softmax(table, queries, positives, weights)
+    biases = None
+    if self._biases is not None:
+      queries = queries[:, :-1]
+      biases = tuple(
+        rows[f'{name}_bias'].all()[..., 0] for name in ('target', 'negatives')
+      )
     # Both views share the rows; the negatives' are gathered chunk by chunk,
     # since all at once they would be R times the batch.
     table, target = rows['target'].rows_and_index()
@@ -325,14 +374,20 @@ class Retrieval:
       )
       negative = queries @ lookup.take_rows(table, index).T
       return self._sum_logit_losses(
-        positive, negative, positives, negatives[None], weights, log_q
+        positive, negative, positives, negatives[None], weights, log_q, biases
       )
 
-    def chunk_loss(vectors, queries, extra):
-      positives, negatives, weights, log_q = extra
+    def chunk_loss(vectors, tokens, extra):
+      (queries, biases), (positives, negatives, weights, log_q) = tokens, extra
       logits = jnp.einsum('td,trd->tr', queries, vectors)
       return self._sum_logit_losses(
-        logits[:, 0], logits[:, 1:], positives, negatives, weights, log_q
+        logits[:, 0],
+        logits[:, 1:],
+        positives,
+        negatives,
+        weights,
+        log_q,
+        biases,
       )
 
     index = jnp.concatenate([target[:, None], index], axis=-1)
@@ -340,12 +395,12 @@ class Retrieval:
     chunk = math.gcd(queries.shape[0], chunk)
     extra = (positives, negatives, weights, log_q)
     return losses.sum_over_chunks(
-      chunk_loss, chunk, table, index, queries, extra
+      chunk_loss, chunk, table, index, (queries, biases), extra
     )
 
   def _full_softmax(self, table, queries, positives, weights) -> jax.Array:
     """Softmax over every candidate, a chunk of positions at a time."""
-    vectors = self._item_vectors(table[self.corpus])
+    vectors = table[self.corpus]
     place = jnp.searchsorted(jnp.asarray(self.corpus), positives)
     place = jnp.minimum(place, len(self.corpus) - 1)
     most = max(8, MAX_LOGITS // len(self.corpus))
@@ -363,9 +418,12 @@ class Retrieval:
     )
 
   def _sum_logit_losses(
-    self, positive, negative, positives, negatives, weights, log_q
+    self, positive, negative, positives, negatives, weights, log_q, biases
   ):
     """Logits of some positions -> the sum of their losses."""
+    if biases is not None:
+      positive += biases[0]
+      negative += jnp.atleast_2d(biases[1])
     if log_q is not None:
       positive -= log_q[0]
       negative -= jnp.atleast_2d(log_q[1])
