@@ -23,9 +23,12 @@ embedding     k-means on the vectors of a small model, nobody alone
 learned       the most frequent values alone, the others by k-means
 oracle        of generated clicks: a row for each kind
 
-The share of rows for one value alone (0, 1/2, 9/10) is chosen by validation,
-for `frequency`, `learned` and `double` alike. Vectors are those of a model 4
-wide, trained on the training split. `bytes` are those of the tables that share
+Rates, the L2 of rows and the share of rows for one value alone (of `frequency`,
+`double` and `learned`) are those that benchmarks/learned_hash_search.py has
+found by validation, with as many trials for each map, at 2, 10 and 100 times;
+5 times has those of 10, 20 of 10, and 50 of 100. clicks/20000 has 2, 10 and 100
+times alone. Vectors are those of a model 4 wide, trained on the training split.
+`bytes` are those of the tables that share
 rows, in float32, and of the packed maps where there are any; `times` is how
 many times the tables of `identity` are as large. `rand` is the adjusted Rand
 index between rows and kinds, of the values beyond those alone; `rand_1` to
@@ -60,10 +63,13 @@ COLUMNS = (
 METRICS = ('auc', 'ne', 'logloss')
 SEEDS = (1, 2, 3, 4, 5)
 COMPRESSIONS = (2, 5, 10, 20, 50, 100)
+SEARCHED = (2, 10, 100)  # compressions whose knobs are searched
+# Compression -> whose knobs it has.
+NEIGHBOURS = {5: 10, 20: 10, 50: 100}
 SHARES = (0.0, 0.5, 0.9)
-PLAIN = ('hash', 'permutation', 'ordered', 'qr')  # no share to choose
-CHOSEN = ('frequency', 'double')
+SHARED = ('frequency', 'double', 'learned')  # with a share to choose
 LEARNED = ('embedding', 'learned')
+MAPS = ('hash', 'permutation', 'ordered', 'frequency', 'double', 'qr', *LEARNED)
 DIM = 16
 NOTES = (
   'auc_diff, ne_diff, logloss_diff: means over seeds of differences from the '
@@ -71,15 +77,16 @@ NOTES = (
   '95 % interval (t, n - 1).',
 )
 CONFIG = 'configs/learned_hash_synthetic.py'
-# Data set -> (config, tables that share rows, keys).
+# Data set -> (config, tables that share rows, keys, compressions).
 DATA = {
-  'clicks/2000': (CONFIG, 'c.*', {'data.clicks.values': 2_000}),
+  'clicks/2000': (CONFIG, 'c.*', {'data.clicks.values': 2_000}, COMPRESSIONS),
   'clicks/20000': (
     CONFIG,
     'c.*',
     {'data.clicks.values': 20_000, 'data.clicks.rows': 1_000_000},
+    SEARCHED,
   ),
-  'movielens': ('configs/hash_movielens.py', 'user|item', {}),
+  'movielens': ('configs/hash_movielens.py', 'user|item', {}, COMPRESSIONS),
 }
 
 
@@ -105,25 +112,39 @@ def main(argv: list[str] | None = None) -> None:
 
 def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
   """(name, function that measures it) of what is wanted, in their order."""
-  found = []
-  compressions = (10,) if args.smoke else COMPRESSIONS
+  found, knobs = [], read_knobs(args)
   for data in DATA:
     if data == 'movielens' and not args.data:
       continue
-    maps = (*PLAIN, *CHOSEN, *LEARNED)
-    if data != 'movielens':
-      maps = (*maps, 'oracle')
     for seed in SEEDS[: 1 if args.smoke else None]:
-      cases = [('identity', 1)]
-      cases += [(m, c) for c in compressions for m in maps]
-      for case, times in cases:
-        measure = functools.partial(measure_run, args, data, case, times, seed)
+      for case, times in list_cases(args, data):
+        own = knobs.get((data, case, NEIGHBOURS.get(times, times)), {})
+        measure = functools.partial(
+          measure_run, args, data, case, times, seed, own
+        )
         name = name_case(data, case, times)
         found.append((f'{name}/seed{seed}', measure))
   wanted = [x for x in found if x[0].startswith(tuple(args.only))]
   if not wanted:
     raise ValueError(f'there is no case that begins with {args.only}')
   return wanted
+
+
+def list_cases(args: argparse.Namespace, data: str) -> list[tuple[str, int]]:
+  """(map, compression) of a data set."""
+  compressions = (10,) if args.smoke else DATA[data][3]
+  maps = MAPS if data == 'movielens' else (*MAPS, 'oracle')
+  return [('identity', 1), *((m, c) for c in compressions for m in maps)]
+
+
+def read_knobs(args: argparse.Namespace) -> dict[tuple, dict[str, float]]:
+  """(data set, map, compression) -> the best that was found by validation."""
+  best: dict[tuple, Mapping] = {}
+  for row in cli.read_rows(args, 'learned_hash_search').values():
+    key = row['data'], row['map'], row['compression']
+    if key not in best or row['valid_logloss'] < best[key]['valid_logloss']:
+      best[key] = row
+  return {key: dict(row['knobs']) for key, row in best.items()}
 
 
 def name_case(data: str, case: str, times: int) -> str:
@@ -150,49 +171,104 @@ def choose_data(args: argparse.Namespace, data: str, seed: int) -> dict:
 
 
 def measure_run(
-  args: argparse.Namespace, data: str, case: str, times: int, seed: int
+  args: argparse.Namespace,
+  data: str,
+  case: str,
+  times: int,
+  seed: int,
+  knobs: Mapping[str, float],
 ) -> dict:
-  """The row of a map, trained unless that was done."""
-  config, pattern, _ = DATA[data]
-  folder = pathlib.Path(args.runs).resolve() / data.replace('/', '_')
-  folder /= f'seed{seed}'
+  """The row of a map."""
   options = choose_data(args, data, seed)
+  folder = name_folder(args, data, seed)
   with CoreTimer() as timer:
-    whole = train(args, config, folder / 'identity', options)
-    sizes = find_sizes(folder / 'identity', pattern)
-    found = {'share': 0.0}
-    if case == 'identity':
-      metrics = whole['metrics']
-    elif case == 'qr' and (why := refuse_quotients(sizes, times)):
-      return {'kind': 'none', 'data': data, 'map': case, 'why': why}
-    elif case in PLAIN:
-      metrics = train_plain(args, config, folder, options, sizes, case, times)
-    elif case == 'oracle':
-      maps = write_oracle(folder, sizes, times, options, args)
-      tables = set_tables(sizes, times, {'id_map': 'learned'}, maps)
-      at = folder / f'oracle_{times}x'
-      report = train(args, config, at, options | {'tables': tables})
-      metrics = report['metrics']
-    else:
-      found, metrics = choose_share(
-        args, config, folder, options, sizes, case, times
-      )
+    metrics, maps = train_case(args, data, case, times, seed, knobs)
+  if metrics is None:
+    return {'kind': 'none', 'data': data, 'map': case, 'why': maps}
   row = {
     'kind': 'run', 'of': name_case(data, case, times), 'data': data,
     'map': case, 'compression': times, 'seed': seed,
-    'against': f'{data}/hash, {times}x',
+    'against': f'{data}/hash, {times}x', 'knobs': dict(knobs),
+    'share': knobs.get('share', 0.0),
   } | {key: metrics['test'][key] for key in METRICS}  # fmt: skip
-  row |= count_bytes(sizes, times, case) | found
+  sizes = find_sizes(folder / 'sizes', DATA[data][1])
+  row |= count_bytes(sizes, times, case)
   if data != 'movielens':
     row['floor'] = find_floor(options, args)
-    if case in (*LEARNED, 'frequency', 'hash') and 'maps' in found:
-      row |= compare_kinds(folder, found, options, args)
-  row.pop('maps', None)
-  return (
-    row
-    | {'valid_logloss': metrics['valid']['logloss']}
-    | {'core_s': timer.core_s}
-  )
+    if case in LEARNED:
+      row |= compare_kinds(folder / 'sizes', maps, options, args)
+  return row | {
+    'valid_logloss': metrics['valid']['logloss'], 'core_s': timer.core_s
+  }  # fmt: skip
+
+
+def name_folder(args: argparse.Namespace, data: str, seed: int) -> pathlib.Path:
+  """The directory of the runs of a data set with a seed."""
+  folder = pathlib.Path(args.runs).resolve() / data.replace('/', '_')
+  return folder / f'seed{seed}'
+
+
+def train_case(
+  args: argparse.Namespace,
+  data: str,
+  case: str,
+  times: int,
+  seed: int,
+  knobs: Mapping[str, float],
+) -> tuple[dict | None, pathlib.Path | str | None]:
+  """(split -> metrics, directory of maps) of a training; None, and why not."""
+  config, pattern, *_ = DATA[data]
+  folder, options = name_folder(args, data, seed), choose_data(args, data, seed)
+  # One step: what it leaves says how many values there are.
+  first = {'train.steps': 1, 'train.patience': 0, 'eval.splits': ()}
+  if not (folder / 'sizes' / 'encoder').exists():
+    words = list_overrides(args, options | first)
+    runs.train(config, folder / 'sizes', words)
+  sizes = find_sizes(folder / 'sizes', pattern)
+  if case == 'qr' and (why := refuse_quotients(sizes, times)):
+    return None, why
+  own = options | set_knobs(knobs)
+  settings, share = {'id_map': case}, knobs.get('share', 0.0)
+  text = '_'.join(f'{k}{v:g}' for k, v in knobs.items())
+  at, maps = folder / f'{case}_{times}x_{text}', None
+  if case in LEARNED:
+    hashed = {
+      'hash.rows': 0, 'hash.compression': float(times), 'hash.dim': 4,
+      'hash.tables': '|'.join(sizes), 'hash.private': (share,),
+      'hash.seed': seed,
+      'hash.vectors': str(train_small(args, config, folder, options)),
+    }  # fmt: skip
+    if not (at / 'hash.json').exists():
+      words = list_overrides(args, own | hashed)
+      runs.start(runs.ROOT, config, at, words, mode='learn_hash')
+    found = json.loads((at / 'hash.json').read_text())
+    (metrics,) = found['trials'].values()
+    return metrics, pathlib.Path(found['best']) / 'maps'
+  if case == 'oracle':
+    maps = write_oracle(folder, sizes, times, options, args)
+    settings = {'id_map': 'learned'}
+  elif case in SHARED:
+    settings['share'] = share
+  if case != 'identity':
+    own['tables'] = set_tables(sizes, times, settings, maps)
+  return train(args, config, at, own)['metrics'], None
+
+
+def set_knobs(knobs: Mapping[str, float]) -> dict:
+  """Keys of what is searched, but for the share.
+
+  >>> set_knobs({'rate': 0.001})
+  {'optimizer.learning_rate': 0.001}
+  """
+  found = {}
+  if 'rate' in knobs:
+    found['optimizer.learning_rate'] = knobs['rate']
+  if 'rows_rate' in knobs:
+    found['optimizer.rows.learning_rate'] = knobs['rows_rate']
+  if knobs.get('l2'):
+    found['optimizer.rows.weight_decay'] = knobs['l2']
+    found['optimizer.rows.decay'] = 'l2'
+  return found
 
 
 def train(
@@ -253,45 +329,6 @@ def refuse_quotients(sizes: Mapping[str, int], times: int) -> str:
   return ''
 
 
-def train_plain(args, config, folder, options, sizes, case, times) -> dict:
-  """The metrics of a map without a choice."""
-  tables = set_tables(sizes, times, {'id_map': case})
-  at = folder / f'{case}_{times}x'
-  return train(args, config, at, options | {'tables': tables})['metrics']
-
-
-def choose_share(args, config, folder, options, sizes, case, times):
-  """({'share', 'maps'} that validate best, their metrics)."""
-  trials = {}
-  if case == 'double':
-    for share in SHARES:
-      tables = set_tables(sizes, times, {'id_map': case, 'share': share})
-      at = folder / f'double_{times}x_{share:.2f}'
-      report = train(args, config, at, options | {'tables': tables})
-      trials[share] = report['metrics'], None
-  else:
-    method = 'frequency' if case == 'frequency' else 'both'
-    at = folder / f'{method}_{times}x'
-    if not (at / 'hash.json').exists():
-      hashed = {
-        'hash.rows': 0, 'hash.compression': float(times), 'hash.dim': 4,
-        'hash.tables': '|'.join(sizes), 'hash.method': method,
-        'hash.private': SHARES, 'hash.seed': options['seed'],
-      }  # fmt: skip
-      if method == 'both':
-        hashed['hash.vectors'] = str(train_small(args, config, folder, options))
-      words = list_overrides(args, options | hashed)
-      runs.start(runs.ROOT, config, at, words, mode='learn_hash')
-    found = json.loads((at / 'hash.json').read_text())['trials']
-    for name, metrics in found.items():
-      trials[float(name)] = metrics, at / f'private_{name}' / 'maps'
-  if case == 'embedding':  # nobody alone
-    trials = {0.0: trials[0.0]}
-  best = min(trials, key=lambda share: trials[share][0]['valid']['logloss'])
-  metrics, maps = trials[best]
-  return {'share': best} | ({'maps': str(maps)} if maps else {}), metrics
-
-
 def train_small(args, config, folder, options) -> pathlib.Path:
   """The run whose vectors say which values are alike."""
   workdir = folder / 'small'
@@ -347,9 +384,9 @@ def find_kinds(workdir: pathlib.Path, options, args) -> dict[str, np.ndarray]:
 
 def write_oracle(folder, sizes, times, options, args) -> dict:
   """Files of maps in which the values of a kind share a row."""
-  vocabularies = saved_encoder.load_encoder(folder / 'identity').vocabularies
+  vocabularies = saved_encoder.load_encoder(folder / 'sizes').vocabularies
   found = {}
-  for name, kinds in find_kinds(folder / 'identity', options, args).items():
+  for name, kinds in find_kinds(folder / 'sizes', options, args).items():
     count = count_rows(sizes[name], times)
     rows = np.zeros(sizes[name], np.int32)
     rows[1 : 1 + len(kinds)] = 1 + kinds % (count - 2)
@@ -360,13 +397,13 @@ def write_oracle(folder, sizes, times, options, args) -> dict:
   return found
 
 
-def compare_kinds(folder, found: Mapping, options, args) -> dict[str, float]:
+def compare_kinds(workdir, maps, options, args) -> dict[str, float]:
   """Adjusted Rand indices between rows and kinds, means over the fields."""
   from sklearn.metrics import adjusted_rand_score
 
   scores: dict[str, list[float]] = {}
-  for name, kinds in find_kinds(folder / 'identity', options, args).items():
-    a_map = MapFile.load(pathlib.Path(found['maps']) / f'{name}.npz')
+  for name, kinds in find_kinds(workdir, options, args).items():
+    a_map = MapFile.load(maps / f'{name}.npz')
     rows = a_map.rows[1 : 1 + len(kinds)]
     alone = a_map.about['private']
     shared = adjusted_rand_score(kinds[alone:], rows[alone:])

@@ -2,7 +2,7 @@
 
   python -m benchmarks.learned_hash_drift --runs DIR
 
-configs/learned_hash_drift.py: one pass over the first 19 of 24 windows of 50,000
+configs/learned_hash_drift.py: one pass over 19 of 24 windows of 50,000
 impressions, six fields of 2,000 values at a time, of which a fiftieth is born
 anew in each window; tables of a tenth of the rows that all values together
 would need.
