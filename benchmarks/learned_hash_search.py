@@ -44,20 +44,24 @@ def main(argv: list[str] | None = None) -> None:
   try:
     for data, case, times in list_searches(args):
       start = f'{learned_hash.name_case(data, case, times)}, '
-      while knobs := suggest_knobs(
-        [r for r in rows.values() if r['case'].startswith(start)],
-        case in SHARED,
-      ):
+      while True:
+        own = [r for r in rows.values() if r['case'].startswith(start)]
+        knobs = suggest_knobs(own, case in SHARED)
+        if not knobs or args.smoke and own:
+          break
         name = start + ', '.join(f'{k} {v:g}' for k, v in knobs.items())
         row = measure(args, data, case, times, knobs)
         if row is None:
           break
         rows[name] = {'case': name} | row
-        cli.finish(
-          args, 'learned_hash_search', [*rows.values()], COLUMNS, NOTES
-        )
+        save(args, rows)
   except (ValueError, OSError, RuntimeError) as error:
     cli.fail(str(error))
+  save(args, rows)
+
+
+def save(args: argparse.Namespace, rows: Mapping[str, Mapping]) -> None:
+  """Writes all rows."""
   cli.finish(args, 'learned_hash_search', [*rows.values()], COLUMNS, NOTES)
 
 

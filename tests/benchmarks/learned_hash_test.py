@@ -5,12 +5,14 @@ import argparse
 import numpy as np
 import pytest
 
-from benchmarks import learned_hash
+from benchmarks import learned_hash, learned_hash_drift, learned_hash_search
 from genrec_jax.data.ranking import clicks
 
 
 def make_args(tmp_path, **changes):
-  values = dict(runs=str(tmp_path), data='films', smoke=False, only=[''])
+  values = dict(
+    runs=str(tmp_path), data='films', smoke=False, only=[''], results='none'
+  )
   return argparse.Namespace(**values | changes)
 
 
@@ -80,3 +82,51 @@ def test_shares_of_rows_are_private():
 def test_quotients_need_rows():
   assert not learned_hash.refuse_quotients({'user': 2001}, 10)
   assert 'qr' in learned_hash.refuse_quotients({'user': 2001}, 100)
+
+
+def test_knobs_are_those_of_the_best_try(tmp_path, monkeypatch):
+  def make(times, rows_rate, loss):
+    return {
+      'data': 'd', 'map': 'hash', 'compression': times, 'valid_logloss': loss,
+      'knobs': {'rows_rate': rows_rate},
+    }  # fmt: skip
+
+  rows = [make(2, 0.1, 0.5), make(2, 0.2, 0.4), make(10, 0.3, 0.9)]
+  monkeypatch.setattr(
+    learned_hash.cli, 'read_rows', lambda *_: dict(enumerate(rows))
+  )
+  assert learned_hash.read_knobs(make_args(tmp_path)) == {
+    ('d', 'hash', 2): {'rows_rate': 0.2},
+    ('d', 'hash', 10): {'rows_rate': 0.3},
+  }
+
+
+@pytest.mark.parametrize('shared', [False, True])
+def test_every_map_has_seven_tries(shared):
+  # The second rate is best, then the larger L2, and then the last one.
+  order = iter([0.5, 0.3, 0.4, 0.35, 0.2, 0.25, 0.1])
+  tried = []
+  while knobs := learned_hash_search.suggest_knobs(tried, shared):
+    tried.append({'knobs': knobs, 'valid_logloss': next(order)})
+  found = [tuple(row['knobs'].values())[:3] for row in tried]
+  assert found[:5] == [
+    (1e-3, 1e-3, 0.0), (1e-3, 3e-3, 0.0), (1e-3, 1e-2, 0.0),
+    (1e-3, 3e-3, 1e-5), (1e-3, 3e-3, 1e-4),
+  ]  # fmt: skip
+  assert len(tried) == 7
+  if shared:
+    assert [row['knobs']['share'] for row in tried] == [0.5] * 5 + [0.0, 0.9]
+  else:
+    assert [row['knobs']['rate'] for row in tried[5:]] == [3e-4, 3e-3]
+    assert all(row['knobs']['l2'] == 1e-4 for row in tried[4:])
+
+
+def test_age_is_counted_from_the_renewal():
+  last = learned_hash_drift.EVERY[-1]
+  fresh = {s: {'by_window': [0.0] * 19} for s in (1, 2, 3)}
+  old = {s: {'by_window': [k % last + s for k in range(19)]} for s in fresh}
+  found = learned_hash_drift.compare_ages(
+    {'every 1': fresh, f'every {last}': old}, first=8
+  )
+  assert [row['ne_diff'] for row in found] == [2 + age for age in range(last)]
+  assert not learned_hash_drift.compare_ages({'every 1': fresh}, first=8)
