@@ -31,6 +31,7 @@ from genrec_jax.contracts import Extensions, RunData, Task, TaskKinds
 from genrec_jax.data.ranking.datasets import RankingDataset
 from genrec_jax.embedding import learned_hash
 from genrec_jax.embedding.learned_map import MapFile
+from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.runtime import optimizer
 from genrec_jax.train import experiment, hash_tables, loop
@@ -134,7 +135,8 @@ class Phases:
     """Table -> file of its map of the examples before a step."""
     folder = self.workdir / 'maps' / f'{begin:08d}'
     paths = {t: hash_tables.name_map(folder, t) for t in self.tables}
-    if all(path.exists() for path in paths.values()):
+    are_there = all(path.exists() for path in paths.values())
+    if job.broadcast_from_leader(str(are_there)) == 'True':
       return paths
     started = time.process_time()
     size, look_back = self.config.train.batch_size, self.asked['look_back']
@@ -153,8 +155,10 @@ class Phases:
         self.extensions,
         'latest',
       )
-    for name, path in paths.items():
-      self._learn_map(name, path, counts[name], vectors.get(name))
+    with job.fail_together('learning the maps', lead_first=True):
+      for name, path in paths.items():
+        if not path.exists():  # by another process
+          self._learn_map(name, path, counts[name], vectors.get(name))
     LOG.info('maps: %.1f core-seconds', time.process_time() - started)
     return paths
 
@@ -186,15 +190,17 @@ class Phases:
     report = model / 'report.json'
     if report.exists():
       found['metrics'] = json.loads(report.read_text())['metrics']
-    replace_file(self.workdir / RESULT, json.dumps(found, indent=2))
+    if job.is_leader():
+      replace_file(self.workdir / RESULT, json.dumps(found, indent=2))
     return '\n'.join([*lines, '', str(model)])
 
 
 def read_step(folder: pathlib.Path) -> int:
   """The newest step of a run; 0 where there is none."""
-  if not (folder / 'checkpoints').is_dir():
+  directory = folder / 'checkpoints'
+  if job.broadcast_from_leader(str(directory.is_dir())) != 'True':
     return 0
-  with CheckpointManager(folder / 'checkpoints', log=LOG.warning) as steps:
+  with CheckpointManager(directory, log=LOG.warning) as steps:
     return steps.latest() or 0
 
 

@@ -14,6 +14,7 @@ read and not trained again. Counts and vectors are of the training split alone.
 With `hash.renew_every`, `hash_phases` does it, and has other directories.
 """
 
+import contextlib
 import json
 import logging
 import math
@@ -26,6 +27,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.inspect_text import format_columns
 from genrec_jax.checkpoint.workdir import lock_workdir
 from genrec_jax.contracts import Extensions, TaskKinds
+from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.tasks.ranking_metrics import DIRECTIONS
 from genrec_jax.train import hash_phases, hash_tables, loop
@@ -59,13 +61,16 @@ def learn_hash(
       f'learn_hash is for task=ranking, and the task is {config.task!r}; '
       'docs/learned_hash.md says how a map is made from vectors in Python'
     )
-  with lock_workdir(workdir):
+  with contextlib.ExitStack() as stack:
+    with job.fail_together('taking the workdir'):
+      if job.is_leader():
+        stack.enter_context(lock_workdir(workdir))
+        _keep_settings(workdir, config)
     return _learn_locked(config, workdir, kinds, extensions)
 
 
 def _learn_locked(config, workdir, kinds, extensions) -> str:
   asked = config.hash.to_dict()
-  _keep_settings(workdir, config)
   cache = config.data.cache or str((workdir / 'data').resolve())
   plain = hash_tables.change_config(config, **{'data.cache': cache})
   data, task = hash_tables.load_data_and_task(plain, workdir, kinds, extensions)
@@ -84,10 +89,11 @@ def _learn_locked(config, workdir, kinds, extensions) -> str:
   trials = {}
   for share in hash_tables.list_shares(asked):
     own = name_trial(workdir, share)
-    maps = {
-      name: hash_tables.learn_map(own, table, vectors, asked, share)
-      for name, table in tables.items()
-    }
+    with job.fail_together('learning the maps', lead_first=True):
+      maps = {  # which the other processes find
+        name: hash_tables.learn_map(own, table, vectors, asked, share)
+        for name, table in tables.items()
+      }
     with_maps = hash_tables.set_maps(plain, task, tables, maps)
     report = _train(with_maps, own, kinds, extensions)
     if report is None:  # stopped; the same command goes on
@@ -95,7 +101,8 @@ def _learn_locked(config, workdir, kinds, extensions) -> str:
     trials[share] = report['metrics']
   best = _choose(trials, config)
   found = _summarize(workdir, asked, tables, trials, best)
-  replace_file(workdir / RESULT, json.dumps(found, indent=2))
+  if job.is_leader():
+    replace_file(workdir / RESULT, json.dumps(found, indent=2))
   return _describe(found, trials, best)
 
 
@@ -135,8 +142,10 @@ def _find_vectors(
 def _train(config, folder, kinds, extensions) -> dict | None:
   """The report of a run, trained unless it has ended; None if stopped."""
   path = folder / 'report.json'
-  if path.exists():
-    return json.loads(path.read_text())
+  with job.fail_together('reading the report of a run'):
+    found = path.read_text() if job.is_leader() and path.exists() else ''
+  if found := job.broadcast_from_leader(found):
+    return json.loads(found)
   return loop.train_and_evaluate(config, folder, kinds, extensions)
 
 
