@@ -215,6 +215,7 @@ RETRIEVAL = {
   'loss.l2_normalize': SWITCH,
   'loss.logq': SWITCH,
   'loss.mask_collisions': SWITCH,
+  'loss.item_bias': SWITCH,
   'loss.gbce_t': SHARE,
   'loss.chunk': maybe(whole(1)),
   'eval.splits': some(words('train', 'valid', 'test')),
