@@ -4,11 +4,11 @@
   genrec train learned_hash_drift --workdir=DIR  (a row for each)
 
 One pass over 19 windows of 50,000 impressions; the last five of 24 validate and
-test. Each field has 2,000 values at a
-time, of which a fiftieth is born anew in each window. Every other window,
-learn_hash makes the maps of what had been seen by then, and rows move to the
-new maps. --config.hash.renew_every says how often, in steps of 1,000 rows; with
-2000 the first maps, which know nothing, stay. See docs/learned_hash.md.
+test. Each field has 2,000 values at a time, of which a fiftieth is born anew in
+each window. Every other window, learn_hash makes the maps of what had been seen
+by then, and rows move to the new maps. --config.hash.renew_every says how
+often, in steps of 1,000 rows; with 2000 the first maps, which know nothing,
+stay. See docs/learned_hash.md.
 """
 
 from genrec_jax import config as config_lib
