@@ -116,12 +116,21 @@ def gather(state: TrainState, runtime, name: str) -> dict:
   )
   assert piece.columns == 4
   at = stack.index(piece, np.arange(piece.rows))
+  size = stack.devices * stack.depth
+
+  def read(array):
+    array = np.asarray(array)
+    groups = [array[first + at] for first in range(0, len(array), size)]
+    for other in groups[1:]:  # replicas
+      np.testing.assert_array_equal(other, groups[0])
+    return groups[0]
+
   slots = state.row_opt_state[stack.name]
-  found = {n: np.asarray(x)[at] for n, x in slots.items() if x.ndim}
+  found = {n: read(x) for n, x in slots.items() if x.ndim}
   marks = state.dirty_rows.get(stack.name)
   if marks is not None:
-    found['dirty'] = np.asarray(marks)[at]
-  return found | {'table': arrays[stack.name][at]}
+    found['dirty'] = read(marks)
+  return found | {'table': read(arrays[stack.name])}
 
 
 @pytest.mark.parametrize(
