@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from benchmarks import result
 
@@ -54,6 +54,28 @@ def finish(
     results=args.results or result.RESULTS,
   )
   print(os.path.relpath(path))
+
+
+def measure_missing(
+  rows: dict[str, dict],
+  wanted: Iterable[tuple[str, Callable[[], Mapping]]],
+  save: Callable[[], None],
+) -> None:
+  """Measures the rows that are not there, and saves after each; or fails.
+
+  Args:
+    rows: by case, of `read_rows`; gets the new ones.
+    wanted: (case, function that measures it), in their order.
+    save: writes all rows.
+  """
+  try:
+    for name, measure in wanted:
+      if name not in rows:
+        rows[name] = {'case': name} | measure()
+        save()
+    save()
+  except (ValueError, OSError, RuntimeError) as error:
+    fail(str(error))
 
 
 def read_rows(

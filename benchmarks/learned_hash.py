@@ -90,24 +90,26 @@ DATA = {
 }
 
 
+class TooFewRowsError(ValueError):
+  """A map cannot have so few rows."""
+
+
 def main(argv: list[str] | None = None) -> None:
-  parser = cli.parser('learned_hash', __doc__)
+  args = parse('learned_hash', __doc__, argv)
+  rows = cli.read_rows(args, 'learned_hash')
+  cli.measure_missing(rows, list_rows(args), lambda: save(args, rows))
+
+
+def parse(name: str, doc: str, argv: list[str] | None) -> argparse.Namespace:
+  """The options of the command line, of the search too."""
+  parser = cli.parser(name, doc)
   parser.add_argument('--runs', required=True, help='directory of all runs')
   parser.add_argument('--data', default='', help='directory with ml-1m')
   parser.add_argument(
     '--only', nargs='+', default=[''], metavar='NAME',
     help='cases whose names begin so, such as clicks/2000/learned',
   )  # fmt: skip
-  args = parser.parse_args(argv)
-  rows = cli.read_rows(args, 'learned_hash')
-  try:
-    for name, measure in list_rows(args):
-      if name not in rows:
-        rows[name] = {'case': name} | measure()
-        save(args, rows)
-    save(args, rows)
-  except (ValueError, OSError, RuntimeError) as error:
-    cli.fail(str(error))
+  return parser.parse_args(argv)
 
 
 def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
@@ -181,10 +183,11 @@ def measure_run(
   """The row of a map."""
   options = choose_data(args, data, seed)
   folder = name_folder(args, data, seed)
-  with CoreTimer() as timer:
-    metrics, maps = train_case(args, data, case, times, seed, knobs)
-  if metrics is None:
-    return {'kind': 'none', 'data': data, 'map': case, 'why': maps}
+  try:
+    with CoreTimer() as timer:
+      metrics, maps = train_case(args, data, case, times, seed, knobs)
+  except TooFewRowsError as error:
+    return {'kind': 'none', 'data': data, 'map': case, 'why': str(error)}
   row = {
     'kind': 'run', 'of': name_case(data, case, times), 'data': data,
     'map': case, 'compression': times, 'seed': seed,
@@ -215,8 +218,12 @@ def train_case(
   times: int,
   seed: int,
   knobs: Mapping[str, float],
-) -> tuple[dict | None, pathlib.Path | str | None]:
-  """(split -> metrics, directory of maps) of a training; None, and why not."""
+) -> tuple[dict, pathlib.Path | None]:
+  """(split -> metrics, directory of learned maps) of a training.
+
+  Raises:
+    TooFewRowsError: the map cannot have so few rows.
+  """
   config, pattern, *_ = DATA[data]
   folder, options = name_folder(args, data, seed), choose_data(args, data, seed)
   # One step: what it leaves says how many values there are.
@@ -226,7 +233,7 @@ def train_case(
     runs.train(config, folder / 'sizes', words)
   sizes = find_sizes(folder / 'sizes', pattern)
   if case == 'qr' and (why := refuse_quotients(sizes, times)):
-    return None, why
+    raise TooFewRowsError(why)
   own = options | set_knobs(knobs)
   settings, share = {'id_map': case}, knobs.get('share', 0.0)
   text = '_'.join(f'{k}{v:g}' for k, v in knobs.items())

@@ -62,14 +62,7 @@ def main(argv: list[str] | None = None) -> None:
   parser.add_argument('--runs', required=True, help='directory of all runs')
   args = parser.parse_args(argv)
   rows = cli.read_rows(args, 'learned_hash_drift')
-  try:
-    for name, measure in list_rows(args):
-      if name not in rows:
-        rows[name] = {'case': name} | measure()
-        save(args, rows)
-    save(args, rows)
-  except (ValueError, OSError, RuntimeError) as error:
-    cli.fail(str(error))
+  cli.measure_missing(rows, list_rows(args), lambda: save(args, rows))
 
 
 def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:

@@ -32,14 +32,7 @@ NOTES = ('The seed is that of this search alone; nothing is tested.',)
 
 
 def main(argv: list[str] | None = None) -> None:
-  parser = cli.parser('learned_hash_search', __doc__)
-  parser.add_argument('--runs', required=True, help='directory of all runs')
-  parser.add_argument('--data', default='', help='directory with ml-1m')
-  parser.add_argument(
-    '--only', nargs='+', default=[''], metavar='NAME',
-    help='cases whose names begin so, such as clicks/2000/learned',
-  )  # fmt: skip
-  args = parser.parse_args(argv)
+  args = learned_hash.parse('learned_hash_search', __doc__, argv)
   rows = cli.read_rows(args, 'learned_hash_search')
   try:
     for data, case, times in list_searches(args):
@@ -50,8 +43,9 @@ def main(argv: list[str] | None = None) -> None:
         if not knobs or args.smoke and own:
           break
         name = start + ', '.join(f'{k} {v:g}' for k, v in knobs.items())
-        row = measure(args, data, case, times, knobs)
-        if row is None:
+        try:
+          row = measure(args, data, case, times, knobs)
+        except learned_hash.TooFewRowsError:
           break
         rows[name] = {'case': name} | row
         save(args, rows)
@@ -124,12 +118,10 @@ def measure(
   case: str,
   times: int,
   knobs: Mapping[str, float],
-) -> dict | None:
-  """The row of a try; None where the map cannot have so few rows."""
+) -> dict:
+  """The row of a try."""
   with CoreTimer() as timer:
     metrics, _ = learned_hash.train_case(args, data, case, times, SEED, knobs)
-  if metrics is None:
-    return None
   return {
     'kind': 'try', 'data': data, 'map': case, 'compression': times,
     'knobs': dict(knobs), 'seed': SEED,

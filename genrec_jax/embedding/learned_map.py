@@ -231,8 +231,8 @@ class LearnedIdMap(FixedIdMap):
     words = jnp.zeros(count_words(self.ids, self.rows), jnp.uint32)
     return {'words': words}
 
-  def load(self) -> dict[str, np.ndarray]:
-    """The state of the file.
+  def read_file(self) -> MapFile:
+    """The map of the file.
 
     Raises:
       ValueError: it is the map of another table.
@@ -245,7 +245,11 @@ class LearnedIdMap(FixedIdMap):
         f"{found.count:,} rows: set 'rows' to that, or learn a map of these "
         'ids (genrec learn_hash)'
       )
-    return {'words': pack_rows(found.rows, found.count)}
+    return found
+
+  def load(self) -> dict[str, np.ndarray]:
+    """The state of the file; see `read_file`."""
+    return {'words': pack_rows(self.read_file().rows, self.rows)}
 
   def lookup(self, state, ids: jax.Array) -> jax.Array:
     is_id = (ids >= 0) & (ids < self.ids)

@@ -15,7 +15,7 @@ from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import catalogue, metrics
 from genrec_jax.tasks.candidates import CandidateReader
-from genrec_jax.tasks.retrieval import ITEMS
+from genrec_jax.tasks.retrieval import BIASES, ITEMS
 
 # So many targets do not score alike by chance.
 MANY = 16
@@ -32,9 +32,6 @@ REQUEST_TIMES = {
     'predict.request_time do.'
   ),
 }
-
-
-_SHARED = 'Items are alike:'
 
 
 def count_shared(task, runtime, weights) -> int:
@@ -106,6 +103,7 @@ class RetrievalEvaluator:
           f'eval.request_time is {self._request_time!r}, and a model without '
           'model.time_bias reads no times: leave the key out'
         )
+    self._own_notes = self.notes
     if config.item_chunk < 1:
       raise ValueError(
         f'eval.item_chunk is {config.item_chunk}, must be positive'
@@ -149,7 +147,7 @@ class RetrievalEvaluator:
   def run(self, state) -> Iterator[tuple[str, float]]:
     """Yields ('hr@10', ...), ('ndcg@10', ...), ... of `state`."""
     ranks = self.ranks(state)
-    self._note_shared(state)
+    self.notes = [*self._own_notes, *self._describe_shared(state)]
     self.intervals = metrics.metric_intervals(
       ranks,
       self._measured_ks,
@@ -170,18 +168,20 @@ class RetrievalEvaluator:
       self._make_batches(runtime.eval_shards, runtime.local_eval_shards),
     )
 
-  def _note_shared(self, state) -> None:
+  def _describe_shared(self, state) -> list[str]:
     """Says how many items have a score in common, since they share a row."""
-    corpus = self._task.corpus
-    shared = count_shared(self._task, self._runtime, weights_of(state))
-    self.notes = [n for n in self.notes if not n.startswith(_SHARED)]
-    if shared and not self._task.loss_config.item_bias:
-      self.notes.append(
-        f'{_SHARED} {shared:,} of the {len(corpus):,} items share a row of '
-        'the table with others (config.tables) and have one score with them, '
-        'so that their order in a list says nothing; loss.item_bias=True gives '
-        'each item a number of its own.'
-      )
+    task = self._task
+    if BIASES in task.tables():  # a number of its own parts each
+      return []
+    shared = count_shared(task, self._runtime, weights_of(state))
+    if not shared:
+      return []
+    return [
+      f'{shared:,} of the {len(task.corpus):,} items share a row of the table '
+      'with others (config.tables) and have one score with them, so that their '
+      'order in a list says nothing; loss.item_bias=True gives each item a '
+      'number of its own.'
+    ]
 
   def popularity(self, counts: np.ndarray) -> dict[str, float]:
     """The same metrics when all are ranked by `counts` `[rows]`."""

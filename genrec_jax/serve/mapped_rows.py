@@ -9,7 +9,11 @@ import numpy as np
 from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.checkpoint.serving_copy import ServingCopy
 from genrec_jax.checkpoint.trees import shape_of
-from genrec_jax.embedding.learned_map import unpack_rows
+from genrec_jax.embedding.learned_map import (
+  count_bits,
+  count_words,
+  unpack_rows,
+)
 
 _WORDS = 'id_states/{}/words'
 
@@ -47,37 +51,43 @@ class MappedRows:
       Rows `[n, dim]` and their step.
 
     Raises:
-      TimeoutError: the copy changed all the time.
+      TimeoutError: no whole step was there in that time; the message says why.
+      ValueError: an id is none of the map.
     """
     deadline = time.monotonic() + wait_s
     while True:
-      step = self._copy.step
-      rows = self._map(table, np.asarray(ids), step)
-      if rows is not None:
+      step, why = self._copy.step, 'the copy was between two steps'
+      try:
+        rows = self._map(table, np.asarray(ids), step)
         values, found = self._copy.read(table, rows)
         if found == step:
           return values, step
+      except (CheckpointError, FileNotFoundError) as e:
+        why = str(e)  # perhaps a newer base has taken the place of this step
       if time.monotonic() >= deadline:
-        raise TimeoutError(
-          f'table {table!r} was between two steps for {wait_s} s'
-        )
+        raise TimeoutError(f'table {table!r}, for {wait_s} s: {why}')
       time.sleep(0.001)
 
-  def _map(self, table: str, ids: np.ndarray, step: int) -> np.ndarray | None:
-    """The rows of ids at a step; None where that is gone."""
+  def _map(self, table: str, ids: np.ndarray, step: int) -> np.ndarray:
+    """The rows of ids at a step."""
     if step != self._step:
       self._words, self._step = {}, step
     if table not in self._words:
-      try:
-        path, manifest = _WORDS.format(table), self._steps.read_manifest(step)
-        if path not in manifest['tree']:
-          return ids  # which are rows
-        wanted = {path: shape_of(manifest['tree'][path])}
-        _, found, _ = self._steps.restore(wanted, step=step, partial=True)
-      except (CheckpointError, FileNotFoundError):
-        return None  # a newer base has taken its place
+      path, manifest = _WORDS.format(table), self._steps.read_manifest(step)
+      if path not in manifest['tree']:
+        return ids  # which are rows
+      wanted = {path: shape_of(manifest['tree'][path])}
+      _, found, _ = self._steps.restore(wanted, step=step, partial=True)
       self._words[table] = np.asarray(found[path])
-    return unpack_rows(self._words[table], ids, len(self._copy.table(table)))
+    words, count = self._words[table], len(self._copy.table(table))
+    # Words have room for a few ids more than there are, on row 0.
+    least = count_words(0, count)
+    most = 32 * (len(words) - least) // count_bits(count)
+    known = (ids >= 0) & (ids < most)
+    rows = unpack_rows(words, np.where(known, ids, 0), count)
+    if (wrong := ids[(ids != 0) & (rows == 0)]).size:
+      raise ValueError(f'table {table!r} has no id {wrong.flat[0]}')
+    return rows
 
   def close(self) -> None:
     """Lets go of the directory."""

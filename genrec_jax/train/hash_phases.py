@@ -29,8 +29,6 @@ from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.contracts import Extensions, RunData, Task, TaskKinds
 from genrec_jax.data.ranking.datasets import RankingDataset
-from genrec_jax.embedding import learned_hash
-from genrec_jax.embedding.learned_map import MapFile
 from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.runtime import optimizer
@@ -38,7 +36,6 @@ from genrec_jax.train import experiment, hash_tables, loop
 from genrec_jax.train.hash_tables import TableIds
 
 LOG = logging.getLogger('genrec_jax')
-RESULT = 'hash.json'
 _CHUNK = 1 << 16  # rows that are counted at a time
 
 
@@ -155,33 +152,19 @@ class Phases:
         self.extensions,
         'latest',
       )
+    (share,) = hash_tables.list_shares(self.asked)
     with job.fail_together('learning the maps', lead_first=True):
-      for name, path in paths.items():
-        if not path.exists():  # by another process
-          self._learn_map(name, path, counts[name], vectors.get(name))
+      for name, path in paths.items():  # which the other processes find
+        hash_tables.learn_map(
+          path,
+          self.tables[name],
+          counts[name],
+          vectors.get(name),
+          self.asked,
+          share,
+        )
     LOG.info('maps: %.1f core-seconds', time.process_time() - started)
     return paths
-
-  def _learn_map(self, name, path, counts: np.ndarray, vectors) -> None:
-    table, seen = self.tables[name], int(np.count_nonzero(counts))
-    (share,) = hash_tables.list_shares(self.asked)
-    about = {'seen': seen}
-    if seen:
-      options = hash_tables.make_options(self.asked, table, share)
-      options = dataclasses.replace(options, private=min(options.private, seen))
-      rows = learned_hash.learn_rows(
-        counts[1:],
-        vectors,
-        options,
-        unseen=0,
-        tell=hash_tables.ProgressMeter(name),
-      )
-      about |= dataclasses.asdict(options)
-    else:
-      seed = self.asked['seed']
-      rows = learned_hash.spread_rows(table.spec.rows, table.rows, seed)
-    fingerprint = table.vocabulary.fingerprint()
-    MapFile(name, rows, table.rows, fingerprint, about, counts).save(path)
 
   def _summarize(self, model: pathlib.Path) -> str:
     sizes = hash_tables.measure_sizes(self.tables)
@@ -191,7 +174,9 @@ class Phases:
     if report.exists():
       found['metrics'] = json.loads(report.read_text())['metrics']
     if job.is_leader():
-      replace_file(self.workdir / RESULT, json.dumps(found, indent=2))
+      replace_file(
+        self.workdir / hash_tables.RESULT, json.dumps(found, indent=2)
+      )
     return '\n'.join([*lines, '', str(model)])
 
 

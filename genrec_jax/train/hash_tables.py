@@ -23,6 +23,7 @@ from genrec_jax.serve.weights import load_weights
 from genrec_jax.train import experiment
 
 LOG = logging.getLogger('genrec_jax')
+RESULT = 'hash.json'
 _TELL_S = 10
 
 
@@ -42,13 +43,9 @@ class TableIds:
 
   @property
   def counts(self) -> np.ndarray:
-    """`[K]` how often each value stood in the training split."""
-    return self.vocabulary.counts
-
-  @property
-  def unseen(self) -> int:
-    """Ids of values that are not known."""
-    return self.spec.rows - 1 - len(self.counts)
+    """`[ids]` how often each id stood in the training split; unseen ones 0."""
+    known = self.vocabulary.counts
+    return np.pad(known, (1, self.spec.rows - 1 - len(known)))
 
 
 def list_shares(asked: Mapping) -> list[float]:
@@ -125,7 +122,7 @@ def set_maps(config, task, tables: Mapping[str, TableIds], maps):
 
 
 def change_config(config, **fields):
-  """A copy with other values, without the section that this file alone reads.
+  """A copy with other values, and the section `hash` as by default.
 
   Args:
     config: of the experiment.
@@ -146,7 +143,7 @@ def make_options(asked: Mapping, table: TableIds, share: float):
   try:
     return learned_hash.HashOptions(
       rows=table.rows,
-      private=min(private, len(table.counts)),
+      private=min(private, len(table.vocabulary.counts)),
       reserved=asked['reserved'],
       shrink=asked['shrink'],
       method=asked['method'],
@@ -157,34 +154,47 @@ def make_options(asked: Mapping, table: TableIds, share: float):
 
 
 def learn_map(
-  folder: pathlib.Path, table: TableIds, vectors, asked: Mapping, share: float
-) -> pathlib.Path:
-  """Writes the map of a table, unless it is there."""
-  name = table.spec.name
-  path = name_map(folder / 'maps', name)
+  path: pathlib.Path,
+  table: TableIds,
+  counts: np.ndarray,
+  vectors: np.ndarray | None,
+  asked: Mapping,
+  share: float,
+) -> None:
+  """Writes the map of a table, unless it is there.
+
+  Args:
+    path: of the file.
+    table: whose ids share rows.
+    counts: `[ids]` how often each id was seen; where none was, ids are spread
+      over all rows.
+    vectors: `[ids - 1, D]` of all ids but padding; None where nobody needs
+      them.
+    asked: the section `hash`.
+    share: of the rows that frequent ids have alone.
+  """
   if path.exists():
-    return path
-  options = make_options(asked, table, share)
-  LOG.info(
-    'table %s: %s ids on %s rows, %s of them for one id alone',
-    name,
-    f'{table.spec.rows:,}',
-    f'{options.rows:,}',
-    f'{options.private:,}',
-  )
-  meter = ProgressMeter(name)
-  rows = learned_hash.learn_rows(
-    table.counts,
-    None if vectors is None else vectors[name],
-    options,
-    unseen=table.unseen,
-    tell=meter,
-  )
-  about = dataclasses.asdict(options) | {'dim': asked['dim']}
-  MapFile(name, rows, options.rows, table.vocabulary.fingerprint(), about).save(
-    path
-  )
-  return path
+    return
+  name, seen = table.spec.name, int(np.count_nonzero(counts))
+  about = {'seen': seen, 'dim': asked['dim']}
+  if seen:
+    options = make_options(asked, table, share)
+    options = dataclasses.replace(options, private=min(options.private, seen))
+    LOG.info(
+      'table %s: %s ids on %s rows, %s of them for one id alone',
+      name,
+      f'{table.spec.rows:,}',
+      f'{options.rows:,}',
+      f'{options.private:,}',
+    )
+    rows = learned_hash.learn_rows(
+      counts[1:], vectors, options, unseen=0, tell=ProgressMeter(name)
+    )
+    about |= dataclasses.asdict(options)
+  else:
+    rows = learned_hash.spread_rows(table.spec.rows, table.rows, asked['seed'])
+  fingerprint = table.vocabulary.fingerprint()
+  MapFile(name, rows, table.rows, fingerprint, about, counts).save(path)
 
 
 def name_map(folder: pathlib.Path, table: str) -> pathlib.Path:

@@ -34,7 +34,6 @@ from genrec_jax.train import hash_phases, hash_tables, loop
 from genrec_jax.train.monitor import parse_monitor
 
 LOG = logging.getLogger('genrec_jax')
-RESULT = 'hash.json'
 METRICS = ('auc', 'gauc', 'logloss', 'ne')
 
 
@@ -89,11 +88,11 @@ def _learn_locked(config, workdir, kinds, extensions) -> str:
   trials = {}
   for share in hash_tables.list_shares(asked):
     own = name_trial(workdir, share)
+    maps = {n: hash_tables.name_map(own / 'maps', n) for n in tables}
     with job.fail_together('learning the maps', lead_first=True):
-      maps = {  # which the other processes find
-        name: hash_tables.learn_map(own, table, vectors, asked, share)
-        for name, table in tables.items()
-      }
+      for name, path in maps.items():  # which the other processes find
+        table, near = tables[name], vectors and vectors[name]
+        hash_tables.learn_map(path, table, table.counts, near, asked, share)
     with_maps = hash_tables.set_maps(plain, task, tables, maps)
     report = _train(with_maps, own, kinds, extensions)
     if report is None:  # stopped; the same command goes on
@@ -102,7 +101,7 @@ def _learn_locked(config, workdir, kinds, extensions) -> str:
   best = _choose(trials, config)
   found = _summarize(workdir, asked, tables, trials, best)
   if job.is_leader():
-    replace_file(workdir / RESULT, json.dumps(found, indent=2))
+    replace_file(workdir / hash_tables.RESULT, json.dumps(found, indent=2))
   return _describe(found, trials, best)
 
 
@@ -123,7 +122,7 @@ def _keep_settings(workdir: pathlib.Path, config) -> None:
 def _find_vectors(
   config, asked, workdir, kinds, extensions, tables
 ) -> dict[str, np.ndarray] | None:
-  """Table -> vectors `[K, D]` of its values, of a small run; None: stopped."""
+  """Table -> vectors of its ids, of a small run; None: stopped."""
   folder = pathlib.Path(asked['vectors'] or workdir / 'small')
   if asked['vectors']:
     of_run = config_lib.load_saved(folder / 'config.json')
@@ -135,8 +134,7 @@ def _find_vectors(
   of_run = hash_tables.change_config(
     of_run, **{'data.cache': config.data.cache}
   )
-  found = hash_tables.read_vectors(folder, of_run, tables, kinds, extensions)
-  return {n: x[: len(tables[n].counts)] for n, x in found.items()}
+  return hash_tables.read_vectors(folder, of_run, tables, kinds, extensions)
 
 
 def _train(config, folder, kinds, extensions) -> dict | None:

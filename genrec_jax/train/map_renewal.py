@@ -10,6 +10,7 @@ All of a table lies on the host for that moment, one array after the other.
 """
 
 import dataclasses
+import functools
 import logging
 import pathlib
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from genrec_jax.embedding.layout import Stack
 from genrec_jax.embedding.learned_map import (
   LearnedIdMap,
   MapFile,
+  pack_rows,
   unpack_rows,
 )
 from genrec_jax.embedding.row_moves import NEW, RowMoves, plan_moves
@@ -51,15 +53,16 @@ def renew_maps(state, task, runtime):
     for table, id_map in find_learned_maps(task, runtime).items():
       if not pathlib.Path(id_map.path).exists():
         continue
-      loaded = id_map.load()['words']
-      before = np.asarray(state.id_states[table]['words'])
-      if np.array_equal(loaded, before):
-        continue
-      moves[table] = _plan(id_map, before, loaded)
-      words[table] = loaded
-  if not moves:
-    return state
-  return _move_rows(state, runtime.stacks, moves, words)
+      found = id_map.read_file()
+      before = unpack_rows(
+        np.asarray(state.id_states[table]['words']),
+        np.arange(id_map.ids, dtype=np.uint32),
+        id_map.rows,
+      )
+      if not np.array_equal(found.rows, before):
+        moves[table] = _plan(before, found)
+        words[table] = pack_rows(found.rows, found.count)
+  return _move_rows(state, runtime.stacks, moves, words) if moves else state
 
 
 def find_learned_maps(task, runtime) -> dict[str, LearnedIdMap]:
@@ -68,23 +71,19 @@ def find_learned_maps(task, runtime) -> dict[str, LearnedIdMap]:
   return {n: m for n, m in maps.items() if isinstance(m, LearnedIdMap)}
 
 
-def _plan(
-  id_map: LearnedIdMap, before: np.ndarray, after: np.ndarray
-) -> RowMoves:
-  ids = np.arange(1, id_map.ids, dtype=np.uint32)
-  old, new = (unpack_rows(words, ids, id_map.rows) for words in (before, after))
-  counts = MapFile.load(id_map.path).counts
-  counts = np.zeros(id_map.ids) if counts is None else counts
+def _plan(before: np.ndarray, found: MapFile) -> RowMoves:
+  old, new = before[1:], found.rows[1:]
+  counts = np.zeros(len(before)) if found.counts is None else found.counts
   counts = np.maximum(counts[1:], _NEVER_SEEN)
-  moves = plan_moves(old, new, counts, id_map.rows, id_map.rows)
+  moves = plan_moves(old, new, counts, found.count, found.count)
   goes_on = moves.kept[new] == old
   LOG.info(
     'table %s has another map: %s of %s rows go on with the weights that they '
     'had, the others begin with the mean of their ids; %.1f%% of the '
     'occurrences stay on their row',
-    id_map.table,
+    found.table,
     f'{np.count_nonzero(moves.kept != NEW) - 1:,}',
-    f'{id_map.rows - 1:,}',
+    f'{found.count - 1:,}',
     100 * counts[goes_on].sum() / counts.sum(),
   )
   return moves
@@ -107,33 +106,14 @@ def _move_rows(
       (moves[p.table], stack.index(p, np.arange(p.rows))) for p in pieces
     ]
     # Replica groups lie one behind the other, each with rows of its own.
-    size = stack.devices * stack.depth
-
-    def in_groups(change: Callable, places=places, size=size):
-      def of_array(rows: np.ndarray) -> np.ndarray:
-        for first in range(0, len(rows), size):
-          for move, at in places:
-            rows[first + at] = change(move, rows[first + at])
-        return rows
-
-      return of_array
-
-    tables[name] = _change(
-      tables[name], in_groups(lambda move, x: move.move_weights(x, x))
-    )
-    slots[name] = {
-      slot: value
-      if value.ndim == 0
-      else _change(
-        value,
-        in_groups(lambda move, x, slot=slot: move.move_slots(slot, x, x)),
-      )
-      for slot, value in slots[name].items()
-    }
+    move = functools.partial(_move_pieces, places, stack.devices * stack.depth)
+    tables[name] = move(tables[name], lambda move, x: move.move_weights(x, x))
+    for slot, value in slots[name].items():
+      if value.ndim:  # a count of updates is one number
+        own = functools.partial(_move_slot, slot)
+        slots[name] = slots[name] | {slot: move(value, own)}
     if name in marks:
-      marks[name] = _change(
-        marks[name], in_groups(lambda move, x: x | np.uint8(dirty_rows.ALL))
-      )
+      marks[name] = move(marks[name], lambda _, x: x | np.uint8(dirty_rows.ALL))
   for name in moves.keys() & (state.tables.keys() - stacks.keys()):
     tables[name] = _change(
       tables[name], lambda x, name=name: moves[name].move_weights(x, x)
@@ -147,7 +127,7 @@ def _move_rows(
     if leaf.shape[0] != len(moves[keys[-1]].kept):
       return leaf  # not of rows
     slot = keys[-3] if len(keys) > 2 else ''
-    return _change(leaf, lambda x: moves[keys[-1]].move_slots(slot, x, x))
+    return _change(leaf, lambda x: _move_slot(slot, moves[keys[-1]], x))
 
   id_states = dict(state.id_states)
   for table, loaded in words.items():
@@ -163,6 +143,29 @@ def _move_rows(
       move_dense_slots, state.opt_state
     ),
   )
+
+
+def _move_pieces(places, size: int, array: jax.Array, change: Callable):
+  """An array with some of its rows moved.
+
+  Args:
+    places: (moves, `[R]` places of the rows) of each piece.
+    size: rows of a replica group.
+    array: of all groups.
+    change: (moves, rows) -> rows.
+  """
+
+  def of_groups(rows: np.ndarray) -> np.ndarray:
+    for first in range(0, len(rows), size):
+      for move, at in places:
+        rows[first + at] = change(move, rows[first + at])
+    return rows
+
+  return _change(array, of_groups)
+
+
+def _move_slot(name: str, move: RowMoves, rows: np.ndarray) -> np.ndarray:
+  return move.move_slots(name, rows, rows)
 
 
 def _change(array: jax.Array, change: Callable) -> jax.Array:

@@ -5,7 +5,9 @@ import pathlib
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from genrec_jax import config as config_lib
@@ -231,6 +233,9 @@ def test_readers_have_a_map_and_its_rows(renewed, tmp_path):
       follower.update()
     reader = MappedRows(source, copy)
     rows, found = reader.read('c0', ids)
+    for wrong in (-1, len(ids), 10**6):
+      with pytest.raises(ValueError, match=f'has no id {wrong}'):
+        reader.read('c0', [3, wrong])
     reader.close()
     assert found == step
     steps.append(step)
@@ -264,3 +269,30 @@ def test_what_cannot_be_renewed(renewed, changes, told, tmp_path):
     learn_hash.learn_hash(
       make_config(**changes, **cache), tmp_path / 'run', TASK_KINDS
     )
+
+
+def test_dense_tables_and_their_moments_move():
+  old = np.array([0, 1, 1, 2])
+  wanted = MapFile('c0', np.array([0, 2, 1, 1], np.int32), 3)
+  rng = np.random.default_rng(0)
+  table, mean, square = rng.random((3, 3, 2)).astype(np.float32)
+  adam = optax.ScaleByAdamState(
+    np.int32(5),
+    {'params': {'c0': table}, 'tables': {'c0': jnp.asarray(mean)}},
+    {'params': {'c0': table}, 'tables': {'c0': jnp.asarray(square)}},
+  )
+  words = {'words': jnp.asarray(pack_rows(old, 3))}
+  state = TrainState(
+    *(0, {}, {'c0': jnp.asarray(table)}, (adam,), {}, {}, 0, 1),
+    id_states={'c0': words},
+  )
+  moves = map_renewal._plan(old, wanted)
+  assert moves.kept.tolist() == [0, 2, 1]
+  moved = map_renewal._move_rows(
+    state, {}, {'c0': moves}, {'c0': pack_rows(wanted.rows, 3)}
+  )
+  np.testing.assert_array_equal(moved.tables['c0'], table[[0, 2, 1]])
+  (found,) = moved.opt_state
+  np.testing.assert_array_equal(found.mu['tables']['c0'], mean[[0, 2, 1]])
+  np.testing.assert_array_equal(found.nu['tables']['c0'], square[[0, 2, 1]])
+  assert found.nu['params']['c0'] is table and found.count == 5
