@@ -67,6 +67,7 @@ BLOCKS = (
     for section in (*RANKING, *REQUEST_SETS)
     if section != 'distill'
   ),
+  'search',
   *SHARED,
   *MODELS,
   'pooled',  # what ranking models have in addition where they rank requests
@@ -190,6 +191,9 @@ def list_keys(name: str) -> list[tuple[str, str, str, str]]:
     return _read_class('request_sets', options, f'data.{section}.')
   if section == 'loss':
     return _read_class('losses', _LOSSES[task], 'loss.')
+  if name == 'search':
+    rows = _read_function('search_section', name)
+    return [_typed(f'{name}.{key}', *row) for key, *row in rows]
   if name in SHARED:
     rows = _read_function('sections', name)
     rows = [_typed(f'{name}.{key}', *row) for key, *row in rows]

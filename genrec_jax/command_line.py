@@ -27,6 +27,7 @@ MODES = {  # -> what it does
   'report': 'writing the report',
   'plan': 'planning',
   'learn_hash': 'learning which ids share a row',
+  'search': 'searching for a model',
 }
 
 # --help shows them in this order.
@@ -142,6 +143,14 @@ COMMANDS = {
     'CONFIG --workdir=DIR',
     'Learn which ids of large tables share a row (--config.hash.rows), and '
     'train the model with such maps; the same command goes on.',
+  ),
+  'search': Command(
+    {'mode': 'search'},
+    ('config',),
+    'CONFIG --workdir=DIR',
+    'Find widths, depth and tables of the model by gradient '
+    '(--config.search.spaces), and train what was found; the same command goes '
+    'on.',
   ),
   'config': Command(
     {'print_config': True},

@@ -40,7 +40,7 @@ from genrec_jax.last_resort import (
 
 LOG = logging.getLogger('genrec_jax')
 # Modes that begin runs, or go on with them on the mesh that they have.
-BEGINS = ('train', 'plan', 'learn_hash')
+BEGINS = ('train', 'plan', 'learn_hash', 'search')
 LOGGERS = ('genrec_jax', 'pallas_kernels')  # ours
 
 
@@ -114,6 +114,10 @@ def main(words: list[str], overrides: list[str]) -> None:
     print_result(
       learn_hash.learn_hash(config, FLAGS.workdir, kinds, extensions)
     )
+  elif FLAGS.mode == 'search':
+    from genrec_jax.train import search
+
+    print_result(search.search_models(config, FLAGS.workdir, kinds, extensions))
   elif FLAGS.mode == 'eval':
     from genrec_jax.train import results
 

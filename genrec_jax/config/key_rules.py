@@ -13,6 +13,7 @@ from genrec_jax.config import (
   drift_rules,
   hash_rules,
   request_set_rules,
+  search_rules,
 )
 from genrec_jax.config.behaviour_rules import RULES as BEHAVIOURS
 from genrec_jax.config.event_rules import MODEL as EVENTS
@@ -45,7 +46,7 @@ ON_THE_WIRE = words(*CODECS, grows=True)
 NEAR = words('', *CODECS, grows=True)
 BITS = words(0, 2, 3, 4, 8, 32)
 METHOD = words('symmetric', 'asymmetric', 'adaptive', 'kmeans', grows=True)
-SCHEDULES = ('constant', 'linear', 'cosine', 'inverse_sqrt')
+SCHEDULES = 'constant', 'linear', 'cosine', 'inverse_sqrt', 'exponential'
 CHECKPOINT = words('best', 'latest')
 UNITS, ID_TYPES = ('s', 'ms', 'us', 'ns'), ('auto', 'int', 'str')
 
@@ -289,6 +290,7 @@ RANKING = {
   'loss.prior': some(number(above=0, below=1)),
   **distill_rules.RULES,
   **hash_rules.RULES,
+  **search_rules.RULES,
   'eval.splits': some(words('train', 'valid', 'test')),
   'eval.progressive': words('none', 'window', 'lifetime'),
   'eval.progressive_windows': words('log', 'part'),
@@ -463,7 +465,8 @@ MODEL = {
   'history.watch_times': PAIRS,
 }
 # Sections that take any name, whose values are numbers.
-NAMED = {'model.important': WIDTH, 'model.small': WIDTH, **EVENT_PAIRS}
+OF_FEATURES = ('model.dims', 'model.important', 'model.small')
+NAMED = dict.fromkeys(OF_FEATURES, WIDTH) | EVENT_PAIRS
 # Keys of entries of `tables` that are no options of a row optimizer.
 ENTRIES = dict.fromkeys(('rate', 'init', 'l2'), ZERO_OR_MORE)
 

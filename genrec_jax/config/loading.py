@@ -20,6 +20,7 @@ OPEN = (
   'data.features',
   'data.label_kinds',
   'data.label_weights',
+  'model.dims',
   'model.important',
   'model.pairs',
   'model.small',

@@ -243,6 +243,8 @@ class DLRM(Towers):
 
   Attributes:
     dim: width of all vectors.
+    dims: feature -> width of its table, where it is another one. 'cat' takes
+      these vectors as they are, 'dot' fills them up with zeros to `dim`.
     interaction: 'dot' multiplies pairs of vectors, 'cat' concatenates them;
       'auto' is 'dot' from five vectors on, which are the features, all numeric
       ones together being one, and below that 'cat', unless `itself` is set.
@@ -257,6 +259,7 @@ class DLRM(Towers):
   """
 
   dim: int = 10
+  dims: Mapping[str, int] = dataclasses.field(default_factory=dict)
   interaction: str = 'auto'
   itself: bool = False
   bottom: tuple[int, ...] = (400, 400, 400)

@@ -61,6 +61,8 @@ def shrink_ranker(model: ConfigDict) -> None:
   if model.name == 'finalmlp':
     model.heads = 1  # must divide the widths
     model.context1 = model.context2 = ()  # of other data
+  if model.name == 'dlrm':
+    model.dims = ConfigDict()
   if model.name == 'wukong':
     model.important = ConfigDict()
     model.small = ConfigDict()

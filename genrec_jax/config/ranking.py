@@ -6,7 +6,7 @@ docs/config_reference.md; the fields of the loss are declared in losses.py.
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import losses, sections
+from genrec_jax.config import losses, search_section, sections
 from genrec_jax.config.rankers import shrink_ranker, wukong
 
 
@@ -365,6 +365,7 @@ def ranking() -> ConfigDict:
         # Steps that counts look back by then; 0 counts all.
         'look_back': 0,
       },
+      'search': search_section.search(),
       'optimizer': sections.optimizer(name='adam', b2=0.999),
       'checkpoint': sections.checkpoint(),
       'numerics': sections.numerics(),

@@ -42,8 +42,9 @@ def optimizer(**fields) -> ConfigDict:
       eps=1e-8,  # Added to the root of that mean, or sum ('adagrad').
       # Decoupled decay of every dense parameter, in 'adamw' alone.
       weight_decay=0.0,
-      # How all rates go on after the warm-up: 'constant', 'linear', 'cosine' or
-      # 'inverse_sqrt'; see docs/training.md#learning-rates-that-change.
+      # How all rates go on after the warm-up: 'constant', 'linear', 'cosine',
+      # 'exponential' or 'inverse_sqrt'; see
+      # docs/training.md#learning-rates-that-change.
       schedule='constant',
       # Steps in which all rates rise on a line from 0; the last of them has the
       # whole rate.

@@ -9,7 +9,8 @@
 | R = [x, Z] ('dot'), [x, e ..] ('cat')| `top`'s input                       |
 | top MLP                              | `top`                               |
 
-Differences from the paper: batch norm and dropout are options (FuxiCTR); data
+Differences from the paper: tables may have widths of their own (`dims`, as
+arXiv 2110.14812 finds them); batch norm and dropout are options (FuxiCTR); data
 without numbers have no bottom MLP and no x; the last layer gives logits; by
 default ('auto') the vectors of a few features are concatenated.
 """
@@ -31,10 +32,19 @@ def dot_products(vectors: list[jax.Array], itself: bool) -> jax.Array:
   return jnp.concatenate(rows, axis=1)
 
 
+def pad_vectors(vectors: list[jax.Array], dim: int) -> list[jax.Array]:
+  """Narrower vectors with zeros behind them, `[B, dim]` each."""
+  return [
+    v if v.shape[1] == dim else jnp.pad(v, ((0, 0), (0, dim - v.shape[1])))
+    for v in vectors
+  ]
+
+
 class DLRM(fields.Ranker):
   """Bottom MLP, interaction, top MLP."""
 
   Config = Config
+  widths = staticmethod(fields.own_widths)
   outer_sites = (
     ('bottom/linear_0/kernel', 'top/linear_0/kernel'),
     ('top/out/kernel',),
@@ -51,11 +61,17 @@ class DLRM(fields.Ranker):
     self.bottom = (
       mlp.MLP(numbers, c.bottom, c.dim, **options) if numbers else None
     )
-    count = len(fields.table_features(features)) + bool(numbers)
+    widths = fields.own_widths(c, fields.table_features(features))
+    count = len(widths) + bool(numbers)
     self._interaction = c.choose_interaction(count)
     if self._interaction == 'cat':
-      width = count * c.dim
+      width = sum(widths.values()) + (c.dim if numbers else 0)
     else:
+      if wide := {n: w for n, w in c.dims.items() if w > c.dim}:
+        raise ValueError(
+          f'model.dims={wide} are wider than model.dim={c.dim}, to which '
+          "interaction='dot' fills up narrower vectors"
+        )
       pairs = count * (count + 1 if c.itself else count - 1) // 2
       width = pairs + (c.dim if numbers else 0)
     if not width:
@@ -78,8 +94,9 @@ class DLRM(fields.Ranker):
     if self._interaction == 'cat':
       r = fields.concatenate_vectors(dense + vectors, c.dtype)
     else:
+      padded = pad_vectors(dense + vectors, c.dim)
       r = fields.concatenate_vectors(
-        dense + [dot_products(dense + vectors, c.itself)], c.dtype
+        dense + [dot_products(padded, c.itself)], c.dtype
       )
     return fields.Backbone(self.top.read_hidden(r, x, above))
 

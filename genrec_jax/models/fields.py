@@ -35,6 +35,17 @@ def same_width(config, features: Features) -> dict[str, int]:
   return {f.name: config.dim for f in features if f.has_table}
 
 
+def own_widths(config, features: Features) -> dict[str, int]:
+  """As `same_width`, but for the features that `config.dims` names."""
+  widths = same_width(config, features)
+  if unknown := sorted(set(config.dims) - set(widths)):
+    raise ValueError(
+      f'model.dims names {unknown[0]!r}, but the features with a table are '
+      f'{sorted(widths)}'
+    )
+  return widths | dict(config.dims)
+
+
 def first_order_table(config, feature: FeatureSpec) -> str:
   """Name of the table of a feature's first-order weights.
 

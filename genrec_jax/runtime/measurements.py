@@ -29,6 +29,12 @@ STEP_ON_MESH = {'exchange_overflow': 'mean', **STEP}
 Pair = tuple[jax.Array, jax.Array]
 
 
+def list_shown(task) -> list[str]:
+  """The measurements that progress shows beside the loss."""
+  names = getattr(task, 'shown', task.measurements)
+  return [name for name in names if name != 'loss']
+
+
 def declare_measurements(task) -> dict[str, str]:
   """Name -> kind of all that a step of this task may measure."""
   declared = dict(task.measurements)

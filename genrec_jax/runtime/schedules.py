@@ -5,17 +5,18 @@ import optax
 
 from genrec_jax.config import ConfigError
 
-CONSTANT, LINEAR, COSINE, INVERSE_SQRT = SCHEDULES = (
+CONSTANT, LINEAR, COSINE, INVERSE_SQRT, EXPONENTIAL = SCHEDULES = (
   'constant',
   'linear',
   'cosine',
   'inverse_sqrt',
+  'exponential',
 )
 
 
 def needs_end(schedule: str) -> bool:
   """Whether a schedule has no shape until `decay_steps` is known."""
-  return schedule in (LINEAR, COSINE)
+  return schedule in (LINEAR, COSINE, EXPONENTIAL)
 
 
 def build_schedule(
@@ -31,8 +32,9 @@ def build_schedule(
 
   The rate rises on a line: step i of n = `warmup_steps` has the share
   (i + 1) / n, so that the last of these steps has all of it. From step n on it
-  falls as `schedule` says: 'linear' and 'cosine' reach `end_factor * rate` at
-  step `decay_steps` and stay there; 'inverse_sqrt' is
+  falls as `schedule` says: 'linear', 'cosine' and 'exponential' reach
+  `end_factor * rate` at step `decay_steps` and stay there, 'exponential' by the
+  same factor in every step; 'inverse_sqrt' is
   `rate * sqrt(warmup_steps / step)`, nowhere below `end_factor * rate`, and
   from step `decay_steps` on it stays what it is.
 
@@ -42,6 +44,9 @@ def build_schedule(
   >>> rate = build_schedule(1.0, 'inverse_sqrt', warmup_steps=4)
   >>> [float(rate(step)) for step in (4, 16, 64)]
   [1.0, 0.5, 0.25]
+  >>> rate = build_schedule(1.0, 'exponential', decay_steps=2, end_factor=0.25)
+  >>> [float(rate(step)) for step in range(4)]
+  [1.0, 0.5, 0.25, 0.25]
 
   Args:
     rate: the highest one.
@@ -83,6 +88,15 @@ def build_schedule(
     )
   if schedule == LINEAR:
     fall = optax.linear_schedule(rate, end_factor * rate, falling_steps)
+  elif schedule == EXPONENTIAL:
+    if not end_factor:
+      raise ConfigError(
+        f"{where}end_factor is 0, which schedule='exponential' never reaches: "
+        'set it to the share of the rate that is left at the end'
+      )
+    fall = optax.exponential_decay(
+      rate, falling_steps, end_factor, end_value=end_factor * rate
+    )
   elif schedule == COSINE:
     fall = optax.cosine_decay_schedule(rate, falling_steps, end_factor)
   else:

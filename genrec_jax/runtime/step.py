@@ -19,7 +19,7 @@ from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.parallel import collectives, rules
 from genrec_jax.parallel.dense import accumulate_sums
 from genrec_jax.parallel.single_device import SingleDeviceLayout
-from genrec_jax.runtime import aux_steps
+from genrec_jax.runtime import alternation, aux_steps
 from genrec_jax.runtime import measurements as measurements_lib
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.state import TrainState
@@ -131,7 +131,7 @@ def make_step(
       {n: state.tables[n] for n in state.row_opt_state}, routed.routes
     )
 
-  def learn(state, batch, routed, fetched, id_states):
+  def learn(state, batch, routed, fetched, id_states, moves):
     key = key_of(state.step)
     trained = state_lib.collect_optax_params(
       task, state.params, state.tables, state.modules, state.aux
@@ -164,6 +164,8 @@ def make_step(
       more = {}
       if 'aux' in whole:
         more['aux'] = aux_steps.hold_parts(whole['aux'], aux_losses)
+      if getattr(task, 'needs_step', False):
+        more['step'] = state.step
       with apart():
         measured = task.loss(whole['params'], rows, own, key, **more)
       wanted = {n: kind for n, kind in kinds.items() if n not in own_losses}
@@ -226,11 +228,14 @@ def make_step(
       grads |= _add_l2_gradients(
         module_grads, dense.local_slice(trained), l2_strengths, counted
       )
+    if moves is not None:
+      grads = moves.scale_gradients(grads)
     norm = dense.norm(grads)
     grads = dense.clip(grads, norm)
     if moved is not None:  # in place of the zeros of `hold_parts`
       grads = aux_steps.replace_parts(grads, moved.grads)
       measured |= moved.measured
+    before = trained
     trained, opt_state = dense.apply(
       tx,
       grads,
@@ -238,16 +243,20 @@ def make_step(
       trained,
       lr_scale=state.lr_scale,
     )
-    rates = _scale_rates(row_learning_rate, state)
+    if moves is not None:
+      trained = moves.keep_params(before, trained)
+      opt_state = moves.keep_optimizer(state.opt_state, opt_state)
     pushed = tables.push(
       {n: state.tables[n] for n in state.row_opt_state},
       state.row_opt_state,
       routed.routes,
       row_grads,
-      rates,
+      _scale_rates(row_learning_rate, state),
       state.step,
       state.dirty_rows,
     )
+    if moves is not None:
+      pushed = moves.keep_rows(state, pushed)
     averaged = state.averaged
     if averaged:
       averaged = state_lib.average_params(
@@ -296,7 +305,7 @@ def make_step(
       update=update,
     )
 
-  return Step(route, fetch, learn)
+  return Step(route, fetch, alternation.choose_learn(task, learn))
 
 
 def _attach_full_batch(microbatch, batch, microbatches: int):

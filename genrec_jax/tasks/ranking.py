@@ -95,8 +95,7 @@ class Ranking:
       settings: of some tables, in place of these three.
       policy: (regex of a weight, product) pairs, see `numerics.products`.
       extra_products: further products by name.
-      towers: the features of each tower under the model, see `models.dmt`; ()
-        for none.
+      towers: the features of each tower, see `models.dmt`; () for none.
     """
     if model_name not in RANKERS:
       raise ValueError(
@@ -126,7 +125,7 @@ class Ranking:
       for name, _, width in self._list_reads(feature).values():
         about = feature.rows, width, init_std, table_update, table_dtype
         l2 = self.loss_config.table_l2
-        spec = settings(TableSpec(name, *about, l2=l2))
+        spec = self._settle_table(TableSpec(name, *about, l2=l2), settings)
         if self._tables.setdefault(name, spec) != spec:
           raise ValueError(
             f'features that share table {name!r} must have the same width'
@@ -153,6 +152,7 @@ class Ranking:
     labels: Sequence[str],
     extensions: Extensions | None = None,
     towers: Sequence[Sequence[str]] = (),
+    **options,
   ) -> 'Ranking':
     """The task that a config describes.
 
@@ -161,8 +161,8 @@ class Ranking:
       features: the inputs.
       labels: name of each label.
       extensions: what is used from outside the library.
-      towers: the features of each tower, where `config.model.towers` asks for
-        them: they depend on the data.
+      towers: the features of each, where `config.model.towers` asks for them.
+      **options: of a class made of this one.
     """
     model = config.model.to_dict()
     if bool(model.get('towers')) != bool(towers):
@@ -179,6 +179,7 @@ class Ranking:
       towers=towers,
       **task_settings(config, extensions),
       **cls.read_options(config),
+      **options,
     )
 
   @classmethod
@@ -213,16 +214,17 @@ class Ranking:
     c, names = self.model_config, [f.name for f in self._tabled]
     tables = {f.name: f.source for f in self._tabled}
     tower_file.check_towers(towers, names, tables)
-    if getattr(c, 'small', None):
-      raise ValueError(
-        'model.small gives tables widths of their own, which towers cannot '
-        'stack: leave model.small or model.towers out'
-      )
+    for key in ('small', 'dims'):
+      if getattr(c, key, None):
+        raise ValueError(
+          f'model.{key} gives tables widths of their own, which towers cannot '
+          f'stack: leave model.{key} or model.towers out'
+        )
     width, important = c.tower_width or c.dim, getattr(c, 'important', {})
     return {name: width * important.get(name, 1) for name in names}
 
-  def _build_model(self, key=None) -> nnx.Module:
-    return self._build_parts(key)[0]
+  def _settle_table(self, spec: TableSpec, settings) -> TableSpec:
+    return settings(spec)
 
   def _build_parts(self, key=None) -> tuple[nnx.Module, dict]:
     """The model, and what stands beside it."""
@@ -233,7 +235,7 @@ class Ranking:
       features = [*dmt.name_vectors(self._sizes), *numbers]
       if getattr(c, 'important', None):  # below the towers
         c = dataclasses.replace(c, important={})
-    model = self._model(c, features, len(self.labels), rngs)
+    model = self._make_model(c, features, rngs)
     beside = self._build_beside(model, rngs)
     # Parts of the model while products are assigned, so that the rules of a
     # config name their weights as `towers/...`.
@@ -243,6 +245,9 @@ class Ranking:
     for name in beside:
       delattr(model, name)
     return model, beside
+
+  def _make_model(self, config, features, rngs: nnx.Rngs) -> nnx.Module:
+    return self._model(config, features, len(self.labels), rngs)
 
   def _build_beside(self, model, rngs: nnx.Rngs) -> dict[str, nnx.Module]:
     """Name -> what stands beside the model: one of the towers under it.
@@ -313,7 +318,7 @@ class Ranking:
 
   def init(self, key: jax.Array) -> dict:
     """Fresh parameters of the model, a plain nested dict."""
-    return nnx.to_pure_dict(nnx.state(self._build_model(key), nnx.Param))
+    return nnx.to_pure_dict(nnx.state(self._build_parts(key)[0], nnx.Param))
 
   def count(self, batch: Examples) -> tuple[jax.Array, jax.Array]:
     """How many examples, as both numbers that the loop adds up."""

@@ -32,7 +32,7 @@ from genrec_jax.data.ranking.datasets import RankingDataset
 from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.runtime import optimizer
-from genrec_jax.train import experiment, hash_tables, loop
+from genrec_jax.train import experiment, hash_tables, loop, series
 from genrec_jax.train.hash_tables import TableIds
 
 LOG = logging.getLogger('genrec_jax')
@@ -96,7 +96,7 @@ class Phases:
     return self.asked['method'] != 'frequency'
 
   def _set(self, **fields):
-    return hash_tables.change_config(self.config, **fields)
+    return series.change_config(self.config, **fields)
 
   def _check(self, total: int | float) -> None:
     config, why = self.config, ''

@@ -20,7 +20,7 @@ from genrec_jax.features import TableSpec
 from genrec_jax.formatting import format_bytes
 from genrec_jax.models.fields import LINEAR
 from genrec_jax.serve.weights import load_weights
-from genrec_jax.train import experiment
+from genrec_jax.train import experiment, series
 
 LOG = logging.getLogger('genrec_jax')
 RESULT = 'hash.json'
@@ -103,38 +103,11 @@ def set_maps(config, task, tables: Mapping[str, TableIds], maps):
     tables: of `choose_tables`.
     maps: table -> file of its map.
   """
-  entries = list(config.tables) or [('.*', {})]
-  own, decides = [], set()
-  for name in task.tables():
-    number, given = next(
-      (i, dict(given))
-      for i, (pattern, given) in enumerate(entries)
-      if re.fullmatch(pattern, name)
-    )
-    if name in tables:
-      given |= {'id_map': 'learned', 'rows': tables[name].rows}
-      own.append((re.escape(name), given | {'map': str(maps[name])}))
-    else:
-      decides.add(number)
-  # An entry that decides nothing any more would be refused.
-  kept = [entries[number] for number in sorted(decides)]
-  return change_config(config, tables=(*own, *kept))
-
-
-def change_config(config, **fields):
-  """A copy with other values, and the section `hash` as by default.
-
-  Args:
-    config: of the experiment.
-    **fields: 'section.key' -> value.
-  """
-  changed = config.copy_and_resolve_references()
-  with changed.unlocked():
-    changed.hash = config_lib.ranking().hash
-    for key, value in fields.items():
-      section, _, name = key.rpartition('.')
-      (changed[section] if section else changed)[name] = value
-  return changed.lock()
+  changes = {
+    name: {'id_map': 'learned', 'rows': table.rows, 'map': str(maps[name])}
+    for name, table in tables.items()
+  }
+  return series.change_tables(config, list(task.tables()), changes)
 
 
 def make_options(asked: Mapping, table: TableIds, share: float):

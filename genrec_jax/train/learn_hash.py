@@ -17,7 +17,6 @@ With `hash.renew_every`, `hash_phases` does it, and has other directories.
 import contextlib
 import json
 import logging
-import math
 import pathlib
 from collections.abc import Mapping
 
@@ -29,9 +28,7 @@ from genrec_jax.checkpoint.workdir import lock_workdir
 from genrec_jax.contracts import Extensions, TaskKinds
 from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
-from genrec_jax.tasks.ranking_metrics import DIRECTIONS
-from genrec_jax.train import hash_phases, hash_tables, loop
-from genrec_jax.train.monitor import parse_monitor
+from genrec_jax.train import hash_phases, hash_tables, series
 
 LOG = logging.getLogger('genrec_jax')
 METRICS = ('auc', 'gauc', 'logloss', 'ne')
@@ -64,14 +61,14 @@ def learn_hash(
     with job.fail_together('taking the workdir'):
       if job.is_leader():
         stack.enter_context(lock_workdir(workdir))
-        _keep_settings(workdir, config)
+        series.keep_settings(workdir, config)
     return _learn_locked(config, workdir, kinds, extensions)
 
 
 def _learn_locked(config, workdir, kinds, extensions) -> str:
   asked = config.hash.to_dict()
   cache = config.data.cache or str((workdir / 'data').resolve())
-  plain = hash_tables.change_config(config, **{'data.cache': cache})
+  plain = series.change_config(config, **{'data.cache': cache})
   data, task = hash_tables.load_data_and_task(plain, workdir, kinds, extensions)
   tables = hash_tables.choose_tables(
     config, task, data.dataset.encoder.vocabularies
@@ -94,29 +91,15 @@ def _learn_locked(config, workdir, kinds, extensions) -> str:
         table, near = tables[name], vectors and vectors[name]
         hash_tables.learn_map(path, table, table.counts, near, asked, share)
     with_maps = hash_tables.set_maps(plain, task, tables, maps)
-    report = _train(with_maps, own, kinds, extensions)
+    report = series.train_once(with_maps, own, kinds, extensions)
     if report is None:  # stopped; the same command goes on
       return ''
     trials[share] = report['metrics']
-  best = _choose(trials, config)
+  best = series.choose_best(trials, config)
   found = _summarize(workdir, asked, tables, trials, best)
   if job.is_leader():
     replace_file(workdir / hash_tables.RESULT, json.dumps(found, indent=2))
   return _describe(found, trials, best)
-
-
-def _keep_settings(workdir: pathlib.Path, config) -> None:
-  """Refuses to go on with other settings than the workdir has begun with."""
-  path = workdir / 'config.json'
-  if not path.exists():
-    config_lib.save(config, path)
-    return
-  saved = config_lib.read_config(path)
-  if changed := config_lib.describe_differences(saved, config):
-    raise config_lib.ConfigError(
-      f'{workdir} was begun with other settings: {"; ".join(changed)}. Take '
-      'another workdir for these'
-    )
 
 
 def _find_vectors(
@@ -127,40 +110,12 @@ def _find_vectors(
   if asked['vectors']:
     of_run = config_lib.load_saved(folder / 'config.json')
   else:
-    of_run = hash_tables.change_config(config, **{'model.dim': asked['dim']})
+    of_run = series.change_config(config, **{'model.dim': asked['dim']})
     LOG.info('vectors: a small model, %d wide', asked['dim'])
-    if _train(of_run, folder, kinds, extensions) is None:
+    if series.train_once(of_run, folder, kinds, extensions) is None:
       return None
-  of_run = hash_tables.change_config(
-    of_run, **{'data.cache': config.data.cache}
-  )
+  of_run = series.change_config(of_run, **{'data.cache': config.data.cache})
   return hash_tables.read_vectors(folder, of_run, tables, kinds, extensions)
-
-
-def _train(config, folder, kinds, extensions) -> dict | None:
-  """The report of a run, trained unless it has ended; None if stopped."""
-  path = folder / 'report.json'
-  with job.fail_together('reading the report of a run'):
-    found = path.read_text() if job.is_leader() and path.exists() else ''
-  if found := job.broadcast_from_leader(found):
-    return json.loads(found)
-  return loop.train_and_evaluate(config, folder, kinds, extensions)
-
-
-def _choose(trials: Mapping[float, Mapping], config) -> float:
-  """The share whose run validates best."""
-  valid = {share: metrics.get('valid') for share, metrics in trials.items()}
-  if len(valid) == 1 or not all(valid.values()):
-    return next(iter(valid))
-  monitor = parse_monitor(
-    config.train.monitor, list(next(iter(valid.values()))), DIRECTIONS
-  )
-
-  def score(share: float) -> float:
-    value = monitor.measure(valid[share])
-    return monitor.score(value) if math.isfinite(value) else -math.inf
-
-  return max(valid, key=score)
 
 
 def _summarize(workdir, asked, tables, trials, best) -> dict:

@@ -280,7 +280,7 @@ def _train_locked(
         state, row = _write_measurements(
           writers, state, step, progress, kinds_of_measurements, more
         )
-        shown = {n: row[n] for n in experiment.task.measurements if n != 'loss'}
+        shown = {n: row[n] for n in measurements.list_shown(experiment.task)}
         if more or not parts.cuts_windows:
           scored = {n: more[n] for n in _PROGRESSIVE if n in more}
         health.observe_line(step, row)

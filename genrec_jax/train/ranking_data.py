@@ -33,6 +33,7 @@ from genrec_jax.evaluators.ranking import RankingEvaluator, find_undefined
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
 from genrec_jax.train import map_files, part_ends, tower_choice
+from genrec_jax.train.supernet_data import SupernetData
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -45,11 +46,13 @@ class RankingData:
     dataset: features, labels, vocabularies and splits.
     towers: of the model, see `tower_choice`; None for none.
     grows: whether training batches are of the parts of a growing directory.
+    supernet: the parts of the training split where a supernet is trained.
   """
 
   dataset: datasets.RankingDataset
   towers: TowerPlan | None = None
   grows: bool = False
+  supernet: SupernetData | None = None
 
   @property
   def splits(self) -> dict:
@@ -70,10 +73,13 @@ class RankingData:
     found = cls(dataset, grows=bool(part_ends.name_stream(config)))
     with job.fail_together('choosing the towers'):
       towers = tower_choice.choose_towers(config, found, workdir)
-    return dataclasses.replace(found, towers=towers)
+    supernet = SupernetData.cut(config, dataset.splits['train'])
+    return dataclasses.replace(found, towers=towers, supernet=supernet)
 
   def task(self, config, extensions: Extensions | None = None) -> Ranking:
     refuse_float_labels(self.dataset.annotations)
+    if self.supernet is not None:
+      return self.supernet.build_task(config, self.dataset, extensions)
     wanted = self.towers is not None and config.model.get('towers', '')
     kind = Ranking
     if config.distill.method != 'none':
@@ -95,6 +101,8 @@ class RankingData:
     """Steps of a pass over the data, which has no end where these grow."""
     if self.grows:
       return math.inf
+    if self.supernet is not None:
+      return self.supernet.phases.steps
     return pipeline.steps_per_epoch(self.splits['train'], batch_size)
 
   def train_batches(self, config, runtime, stop, log):
@@ -105,6 +113,9 @@ class RankingData:
     if self.grows:
       made = self._stream_batches(config, runtime, stop, log, unseen)
       return SizedBatches(made) if fixed_lists else made
+    train, turns = self.splits['train'], None
+    if self.supernet is not None:
+      train, turns = self.supernet.weights, self.supernet.turns
     undefined = find_undefined(self.splits['train'], self.dataset.labels)
     for why in dict.fromkeys(
       why for metric, why in undefined.items() if metric.startswith('auc')
@@ -115,7 +126,7 @@ class RankingData:
         why,
       )
     made = batches.train_batches(
-      self.splits['train'],
+      train,
       batch_size=config.train.batch_size,
       seed=config.seed,
       shuffle=config.train.shuffle,
@@ -124,6 +135,7 @@ class RankingData:
       own=runtime.local_shards,
       unseen=unseen,
       fixed_lists=fixed_lists,
+      turns=turns,
     )
     if check := self._make_check(config):
       where = f'the examples of {self.dataset.name}'

@@ -32,8 +32,11 @@ def check_task(config, task: Task, extensions: Extensions) -> None:
   specs = task.tables()
   planning.check_scheme(config.parallel, state_lib.row_specs(task))
   reads = task.expected_reads()
-  settings.check(specs, {name: read.table for name, read in reads.items()})
-  settings.check_applied(specs)
+  # What config.tables calls a table that a task has in several sizes.
+  name_table = getattr(task, 'name_in_config', str)
+  named = {name_table(name): spec for name, spec in specs.items()}
+  settings.check(named, {name: read.table for name, read in reads.items()})
+  settings.check_applied(named)
   for name, spec in specs.items():
     if several_rows.has_two(spec) and not any(
       x.table == name and n.endswith(several_rows.SECOND)

@@ -8,7 +8,7 @@ Python loop over rows.
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grain
 import numpy as np
@@ -126,6 +126,37 @@ class _OwnBatches(_Batches):
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Turns:
+  """Steps that have rows of their own.
+
+  Attributes:
+    split: these rows.
+    steps: of an epoch, those of all rows.
+    find_place: step -> (whether it is one of them, number of the batch among
+      those of its rows).
+  """
+
+  split: store.SplitStore
+  steps: int
+  find_place: Callable[[int], tuple[bool, int]]
+
+
+class _InTurns(grain.MapDataset):
+  """Batch number i of the one rows or of the other."""
+
+  def __init__(self, outer, inner, turns: Turns):
+    super().__init__()
+    self._parts, self._turns = (outer, inner), turns
+
+  def __len__(self) -> int:
+    return self._turns.steps
+
+  def __getitem__(self, index: int):
+    is_inner, number = self._turns.find_place(index)
+    return self._parts[is_inner][number]
+
+
 def train_batches(
   split: store.SplitStore,
   *,
@@ -138,6 +169,7 @@ def train_batches(
   prefetch: int = 2,
   unseen: unseen_draws.UnseenDraws | None = None,
   fixed_lists: bool = False,
+  turns: Turns | None = None,
 ) -> grain.IterDataset:
   """Endless training batches.
 
@@ -160,6 +192,7 @@ def train_batches(
       capacity, which a sample of batches says, in all batches that it has room
       for. Otherwise, and beyond it, it is `pipeline.capacity_for` the values of
       each batch.
+    turns: steps that have other rows than those of `split`.
 
   Returns:
     An `IterDataset` of `Examples`.
@@ -174,8 +207,17 @@ def train_batches(
   pipeline.share_of(batch_size, shards, 'train.batch_size')
   order = seed if shuffle else None, shuffle_rows
   has_lists = bool(split.block(0).bags)
+
+  def take_turns(make):
+    made = make(split)
+    return made if turns is None else _InTurns(made, make(turns.split), turns)
+
   if own is not None and not (has_lists or unseen):
-    dataset = _OwnBatches(split, batch_size, *order, shards=shards, own=own)
+    dataset = take_turns(
+      lambda split: _OwnBatches(
+        split, batch_size, *order, shards=shards, own=own
+      )
+    )
     return pipeline.read_ahead(dataset.repeat(None), prefetch)
   dataset = _Batches(split, batch_size, *order, unseen)
   capacities = None
@@ -183,6 +225,7 @@ def train_batches(
     capacities = _sample_capacities(
       dataset, split.names, batch_size // shards, shards
     )
+  dataset = take_turns(lambda rows: _Batches(rows, batch_size, *order, unseen))
   dataset = dataset.repeat(None).map(
     lambda rows: collate_rows(
       rows,

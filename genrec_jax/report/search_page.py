@@ -1,0 +1,152 @@
+"""Writes search.html: what a search has chosen, and how it came to that.
+
+The markup is in templates/search.html.j2; this module prepares its variables.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from genrec_jax.formatting import format_compact, format_number
+from genrec_jax.report import charts
+from genrec_jax.report.axes import linear_axis
+from genrec_jax.report.chart_files import log_axis, pick_color
+from genrec_jax.report.charts import Chart, Readout, Series
+from genrec_jax.report.comparison import name_metric
+from genrec_jax.report.curves import chart_steps
+from genrec_jax.report.pages import load_template
+
+_COSTS = {
+  'flops': 'operations of an example',
+  'parameters': 'parameters',
+  'bytes': 'bytes',
+}
+_METRICS = ('auc', 'logloss', 'ne')
+
+
+def render_search(found: Mapping) -> str:
+  """Returns the page.
+
+  Args:
+    found: what search.json holds.
+  """
+  candidates = found['candidates']
+  splits = [s for s in ('valid', 'test') if s in candidates[0]['metrics']]
+  metrics = [m for m in _METRICS if m in candidates[0]['metrics'][splits[0]]]
+  best = next(c for c in candidates if c['name'] == found['best'])
+  return load_template('search.html.j2').render(
+    found=found,
+    best=best,
+    metrics=[
+      (split, metric, f'{name_metric(metric)}, {split}')
+      for split in splits
+      for metric in metrics
+    ],
+    costs=_COSTS,
+    choices=list(_list_choices(found)),
+    curves=list(_chart_curves(found, best)),
+    fronts=[
+      _chart_front(candidates, found['best'], cost, splits[0], metrics[0])
+      for cost in ('flops', 'bytes')
+    ],
+    trained_s=sum(c['core_s'] for c in candidates),
+  )
+
+
+def _list_choices(found: Mapping) -> Iterator[Mapping]:
+  """Of each choice its options, with probabilities."""
+  for name, weights in found['choices'].items():
+    options = found['space']['choices'][name]
+    most = max(weights)
+    yield {
+      'name': _say_choice(name),
+      'options': [
+        {'option': option, 'weight': weight, 'chosen': weight == most}
+        for option, weight in zip(options, weights, strict=True)
+      ],
+    }
+
+
+def _say_choice(name: str) -> str:
+  """What a choice is about, in words.
+
+  >>> _say_choice('top.2.64'), _say_choice('top.out'), _say_choice('dim.user')
+  ('top, layer 2 of 64 reads', 'top, the last layer reads', 'width of user')
+  """
+  part, _, rest = name.partition('.')
+  if part == 'dim':
+    return f'width of {rest}'
+  if part == 'rows':
+    return f'rows of {rest}'
+  layer, _, size = rest.partition('.')
+  if layer == 'out':
+    return f'{part}, the last layer reads'
+  return f'{part}, layer {layer} of {size} reads'
+
+
+def _chart_curves(found: Mapping, best: Mapping) -> Iterator[Chart]:
+  curve = found['curve']
+
+  def read(name: str) -> list[tuple[float, float]]:
+    return [(row['step'], row[name]) for row in curve if name in row]
+
+  names = list(found['choices'])
+  each = [
+    Series('each choice' if i == 0 else '', read(f'entropy/{name}'), 'muted')
+    for i, name in enumerate(names)
+  ]
+  total = [
+    (row['step'], sum(row[f'entropy/{name}'] for name in names) / len(names))
+    for row in curve
+    if all(f'entropy/{name}' in row for name in names)
+  ]
+  yield chart_steps(
+    'Entropy of the choices, in nats',
+    [*each, Series('their mean', total, 'blue')],
+    from_zero=True,
+  )
+  yield chart_steps(
+    'Temperature of the draws',
+    [Series('temperature', read('search/temperature'), 'blue')],
+    from_zero=True,
+  )
+  for cost, words in _COSTS.items():
+    budget = found['search'][f'max_{cost}']
+    references = [charts.reference_level('of the best', best['costs'][cost])]
+    if budget:
+      references.append(charts.reference_level('budget', budget, 'ink'))
+    yield chart_steps(
+      f'{words.capitalize()}',
+      [
+        Series('expected', read(f'expected/{cost}'), 'blue'),
+        Series('drawn', read(f'search/{cost}'), 'orange', 'dashes'),
+      ],
+      references,
+      from_zero=True,
+    )
+  yield chart_steps(
+    'Cross entropy of training',
+    [Series('with drawn weights', read('loss/labels'), 'blue')],
+  )
+
+
+def _chart_front(
+  candidates: Sequence[Mapping], best: str, cost: str, split: str, metric: str
+) -> Chart:
+  """Quality of the models against their cost."""
+  points = [
+    (float(c['costs'][cost]), c['metrics'][split][metric], c)
+    for c in candidates
+  ]
+  x = log_axis([p[0] for p in points], _COSTS[cost])
+  values = [p[1] for p in points]
+  margin = (max(values) - min(values)) / 10 or abs(values[0]) / 100 or 1.0
+  y = linear_axis(min(values) - margin, max(values) + margin)
+  series, readouts = [], []
+  for x_at, y_at, c in sorted(points, key=lambda p: p[0]):
+    is_best = c['name'] == best
+    name = 'the best' if is_best else ''
+    color = pick_color(1) if is_best else pick_color(0)
+    series.append(Series(name, [(x_at, y_at)], color))
+    text = f'{c["title"]}: {format_number(y_at)}, {format_compact(x_at)}'
+    readouts.append(Readout(x_at, text, [(x_at, y_at, color)]))
+  title = f'{name_metric(metric)}, {split}, against {_COSTS[cost]}'
+  return Chart(title, x, y, series, readouts)

@@ -1,0 +1,148 @@
+"""What a config says of a search, in objects."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+
+from genrec_jax.config.models import DLRM
+from genrec_jax.features import FeatureSpec
+from genrec_jax.models import fields
+from genrec_jax.search.mlp_space import MlpSpace
+from genrec_jax.search.net_space import COSTS, NetSpace
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSettings:
+  """The section `search` of a config; of its keys see there.
+
+  Attributes:
+    section: the keys.
+  """
+
+  section: Mapping[str, object]
+
+  def __getattr__(self, name: str):
+    try:
+      return self.section[name]
+    except KeyError:
+      raise AttributeError(name) from None
+
+  @property
+  def budgets(self) -> dict[str, float]:
+    """Cost -> the most there may be, of those that have a budget.
+
+    >>> SearchSettings({'max_flops': 3e6, 'max_parameters': 0., 'max_bytes': 0.}
+    ... ).budgets
+    {'flops': 3000000.0}
+    """
+    most = {name: self.section[f'max_{name}'] for name in COSTS}
+    return {name: value for name, value in most.items() if value}
+
+  def check_budgets(self, space: NetSpace) -> None:
+    """Refuses budgets that no model or every model is within."""
+    least, most = map(space.measure_architecture, space.find_extremes())
+    for name, budget in self.budgets.items():
+      if not least[name] <= budget <= most[name]:
+        what = 'the smallest' if budget < least[name] else 'the largest'
+        raise ValueError(
+          f'search.max_{name}={budget:,.0f}: {what} model of the space has '
+          f'{(least if budget < least[name] else most)[name]:,} {name}; models '
+          f'have {least[name]:,} to {most[name]:,}'
+        )
+    if self.cost_loss == 'budget' and not self.budgets:
+      raise ValueError(
+        "search.cost_loss='budget' has no budget: set search.max_flops, "
+        'search.max_parameters or search.max_bytes'
+      )
+
+  def is_within(self, costs: Mapping[str, float]) -> bool:
+    """Whether a model keeps all budgets."""
+    return all(costs[name] <= most for name, most in self.budgets.items())
+
+
+def build_space(
+  settings: SearchSettings,
+  config: DLRM,
+  features: Sequence[FeatureSpec],
+  outputs: int,
+  row_bytes: Mapping[str, int],
+) -> NetSpace:
+  """The architectures from which a search chooses.
+
+  Args:
+    settings: of the search.
+    config: of the model around what is searched.
+    features: inputs.
+    outputs: number of logits.
+    row_bytes: table -> bytes of a number in its rows.
+  """
+  spaces = set(settings.spaces)
+  tabled = fields.table_features(features)
+  widths = fields.own_widths(config, features)
+  dims, rows = {}, {}
+  for feature in tabled:
+    table = feature.source
+    dims.setdefault(table, (widths[feature.name],))
+    rows.setdefault(table, (feature.rows,))
+  chosen = [t for t in dims if re.fullmatch(settings.tables, t)]
+  if spaces & {'emb_dim', 'emb_rows'} and not chosen:
+    raise ValueError(
+      f'search.tables={settings.tables!r} matches none of the tables '
+      f'{", ".join(dims)}'
+    )
+  for table in chosen:
+    if 'emb_dim' in spaces:
+      dims[table] = tuple(sorted(set(settings.dims)))
+    if 'emb_rows' in spaces:
+      rows[table] = choose_rows(rows[table][0], settings.row_shares)
+  numbers = len(fields.numeric_features(features))
+  nets = {'bottom': config.dim if numbers else 0, 'top': outputs}
+  for name, last in nets.items():
+    if 'mlp' in spaces:
+      sizes = tuple(sorted(set(settings.section[name])))
+      layers = (sizes,) * settings.section[f'{name}_layers']
+      nets[name] = MlpSpace(name, layers, last, settings.skips)
+    else:
+      layers = tuple((width,) for width in getattr(config, name))
+      nets[name] = MlpSpace(name, layers, last, skips=False)
+  space = NetSpace(
+    tuple(features),
+    config,
+    nets['bottom'] if numbers else None,
+    nets['top'],
+    dims,
+    rows,
+    dict(row_bytes),
+  )
+  widest = max(max(sizes) for sizes in dims.values())
+  if space.interaction == 'dot' and widest > config.dim:
+    raise ValueError(
+      f'search.dims={tuple(settings.dims)} has widths above '
+      f"model.dim={config.dim}, to which interaction='dot' fills up narrower "
+      f'vectors: set model.dim={widest}'
+    )
+  if not space.choices:
+    raise ValueError(
+      f'search.spaces={tuple(settings.spaces)} leave nothing to choose: every '
+      'choice has one option'
+    )
+  return space
+
+
+def choose_rows(ids: int, shares: Sequence[float]) -> tuple[int, ...]:
+  """Numbers of rows, from the most on.
+
+  Row 0 is padding, and there is one more at least.
+
+  >>> choose_rows(5000, (1.0, .1, .01, .001)), choose_rows(12, (1.0, .1, .01))
+  ((5000, 501, 51, 6), (12, 3, 2))
+
+  Args:
+    ids: of the table, that of padding included.
+    shares: of the ids that stand for values.
+  """
+  sizes = {
+    ids if share == 1 else min(ids, 1 + max(1, -int(-(ids - 1) * share // 1)))
+    for share in shares
+  }
+  return tuple(sorted(sizes, reverse=True))

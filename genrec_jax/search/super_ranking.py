@@ -1,0 +1,260 @@
+"""A supernet as a task: weights and theta learn in turns.
+
+In steps of the weights the loss is the cross entropy with drawn weights. In
+steps of theta, on other examples, the cost is added (`search.cost_loss`):
+
+    linear       CE + weight * mean(log cost) / 100
+    exponential  CE * weight * mean((log cost) ** power)
+    budget       CE + sum over budgets of mu (E[cost] / budget - 1)
+
+where the cost of an example is that of its drawn weights, E[cost] that of
+softmax(theta), and mu >= 0 rises while a budget is exceeded.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from genrec_jax.features import Examples, Inputs, TableSpec
+from genrec_jax.search import gumbel
+from genrec_jax.search.choices import measure_entropy
+from genrec_jax.search.net_space import COSTS
+from genrec_jax.search.phases import Phases
+from genrec_jax.search.settings import SearchSettings, build_space
+from genrec_jax.search.supernet import SuperDLRM
+from genrec_jax.tasks import losses
+from genrec_jax.tasks.ranking import Ranking
+
+THETA = 'params/choices/.*'  # paths of the parameters with steps of their own
+_PART = '@'  # between a table and its number of rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Turns:
+  """Whose steps are whose, see `runtime.alternation`."""
+
+  phases: Phases
+  outer_factor: float = 0.0
+  pattern: str = THETA
+
+  def is_inner(self, step: jax.Array) -> jax.Array:
+    return self.phases.is_choosing(step)
+
+
+class SuperRanking(Ranking):
+  """`Ranking` of all models of a space.
+
+  Attributes:
+    search: settings of the search.
+    space: the architectures.
+    alternation: whose steps are whose.
+    shown: what progress shows.
+  """
+
+  needs_step = True
+  # Of what is measured, which is an entropy for each choice, too.
+  shown = ('search/temperature', 'expected/flops', 'expected/bytes')
+
+  def __init__(
+    self, *args, search: SearchSettings, phases: Phases, rate=0.0, **options
+  ):
+    """Checks that the parts fit together.
+
+    Args:
+      *args: of `Ranking`.
+      search: settings of the search.
+      phases: of the training.
+      rate: of the optimizer of the weights, with `search.shared_optimizer`.
+      **options: of `Ranking`.
+    """
+    self.search, self._phases = search, phases
+    self._space = None
+    factor = rate / search.learning_rate if search.shared_optimizer else 0.0
+    self.alternation = Turns(phases, factor)
+    super().__init__(*args, **options)
+    if not self._tabled:
+      raise ValueError('a search needs features with a table; there are none')
+    search.check_budgets(self.space)
+    measured = ['loss', 'loss/labels', 'search/temperature']
+    measured += [f'search/{cost}' for cost in COSTS]
+    measured += [f'expected/{cost}' for cost in COSTS]
+    measured += [f'entropy/{choice.name}' for choice in self.space.choices]
+    measured += [f'multiplier/{cost}' for cost in self._budgets]
+    self.measurements = dict.fromkeys(measured, 'mean')
+
+  @classmethod
+  def read_options(cls, config) -> dict:
+    rate = config.optimizer.learning_rate
+    return {'search': SearchSettings(config.search.to_dict()), 'rate': rate}
+
+  @property
+  def space(self):
+    if self._space is None:
+      if self.model_name != 'dlrm':
+        raise ValueError(
+          f'model.name={self.model_name!r} cannot be searched; dlrm can'
+        )
+      self._space = build_space(
+        self.search,
+        self.model_config,
+        self._seen,
+        len(self.labels),
+        dict.fromkeys([f.source for f in self._tabled], 4),
+      )
+    return self._space
+
+  @property
+  def _budgets(self) -> dict[str, float]:
+    return self.search.budgets if self.search.cost_loss == 'budget' else {}
+
+  def _find_widths(self, towers) -> dict[str, int]:
+    del towers  # which no supernet has
+    dims = self.space.dims
+    return {f.name: max(dims[f.source]) for f in self._tabled}
+
+  def _find_l2(self, params) -> dict[str, float]:
+    found = super()._find_l2(params)
+    return {n: x for n, x in found.items() if not n.startswith('choices/')}
+
+  def _list_reads(self, feature) -> dict[str, tuple]:
+    """One read for each number of rows."""
+    sizes = self.space.rows[feature.source]
+    own = super()._list_reads(feature)
+    if len(sizes) == 1:
+      return own
+    return {
+      f'{name}{_PART}{size}': (f'{table}{_PART}{size}', pooling, width)
+      for name, (table, pooling, width) in own.items()
+      for size in sizes
+    }
+
+  def name_in_config(self, table: str) -> str:
+    """The table of which one has so many rows; see `task_checks`."""
+    name, part, _ = table.rpartition(_PART)
+    return name if part and len(self.space.rows.get(name, ())) > 1 else table
+
+  def _settle_table(self, spec: TableSpec, settings) -> TableSpec:
+    table = self.name_in_config(spec.name)
+    if table == spec.name:
+      return settings(spec)
+    size = spec.name.rpartition(_PART)[2]
+    spec = settings(dataclasses.replace(spec, name=table))
+    if spec.id_map != 'identity':
+      raise ValueError(
+        f'config.tables: table {table!r} has id_map={spec.id_map!r}, and its '
+        "rows are searched: leave the map out, or 'emb_rows' (search.spaces)"
+      )
+    name, rows = f'{table}{_PART}{size}', int(size)
+    if rows == spec.rows:
+      return dataclasses.replace(spec, name=name)
+    return dataclasses.replace(
+      spec, name=name, rows=rows, ids=spec.rows, id_map='hash'
+    )
+
+  def _make_model(self, config, features, rngs: nnx.Rngs) -> nnx.Module:
+    return SuperDLRM(self.space, self._budgets, rngs)
+
+  def inputs(self, rows, batch: Examples) -> Inputs:
+    """With a vector for each number of rows of a table."""
+    vectors = [
+      rows[name].all()
+      for feature in self._tabled
+      for name in self._list_reads(feature)
+    ]
+    return Inputs(
+      vectors=tuple(vectors),
+      numbers=batch.dense.select(self._numeric),
+      linear=jnp.zeros(batch.weights.shape),
+      weights=batch.weights,
+      first=batch.first,
+    )
+
+  def measure_costs(self, weights) -> dict[str, jax.Array]:
+    """Costs `[...]` with weights, see `NetSpace.measure`."""
+    found = self.space.measure(weights, self.search.drop_skips)
+    shape = jnp.shape(next(iter(weights.values())))[:-1]
+    return {n: jnp.broadcast_to(x, shape) for n, x in found.items()}
+
+  def loss(self, params, rows, batch: Examples, key: jax.Array, step=None):
+    """As `Ranking.loss`, with drawn weights and the cost.
+
+    Args:
+      params: the model's parameters.
+      rows: a view of each feature that `reads` announced.
+      batch: the examples.
+      key: of the step.
+      step: its number.
+    """
+    search = self.search
+    model = self.merge_model(params)
+    theta = model.read_theta()
+    temperature = gumbel.find_temperature(
+      self._phases.count_epochs(step),
+      search.temperature,
+      search.temperature_decay,
+    )
+    numbers = self.number_examples(batch)
+    if search.draws == 'batch':
+      numbers = jnp.zeros(1, jnp.int32)
+    key, own = jax.random.split(key)
+    weights = gumbel.draw_weights(
+      theta, own, numbers, temperature, hard=search.hard
+    )
+    logits = self.add_prior(model.mix(self.inputs(rows, batch), weights, key))
+    each = losses.logistic_loss(logits, batch.labels.select(self.labels))
+    labels = self.sum_losses(each, batch)
+    weight = jnp.sum(batch.weights)
+    drawn = self.measure_costs(weights)
+    expected = self.measure_costs(gumbel.expect_weights(theta))
+    total = self._add_cost(labels, weight, drawn, expected, model)
+
+    def say(value):
+      return value * weight, weight
+
+    measured = {
+      'loss': (total, weight),
+      'loss/labels': (labels, weight),
+      'search/temperature': say(temperature),
+    }
+    for cost in COSTS:
+      measured[f'search/{cost}'] = say(jnp.mean(drawn[cost]))
+      measured[f'expected/{cost}'] = say(expected[cost])
+    for name, logits in theta.items():
+      entropy = measure_entropy(jax.nn.softmax(logits))
+      measured[f'entropy/{name}'] = say(entropy)
+    for cost, multiplier in model.read_multipliers().items():
+      measured[f'multiplier/{cost}'] = say(self._find_multiplier(multiplier))
+    return measured
+
+  def _find_multiplier(self, own: jax.Array) -> jax.Array:
+    return jax.nn.relu(own) * self.search.budget_rate
+
+  def _add_cost(self, labels, weight, drawn, expected, model):
+    """The sum of the examples' losses with the cost of their nets."""
+    search = self.search
+    if search.cost_loss == 'none':
+      return labels
+    if search.cost_loss == 'budget':
+      total = labels
+      for cost, own in model.read_multipliers().items():
+        over = expected[cost] / self._budgets[cost] - 1.0
+        held = jax.lax.stop_gradient
+        # Down for theta is up for the multiplier, which stays at 0 while there
+        # is room: below, it would be late when there is none.
+        stays = (own <= 0.0) & (over < 0.0)
+        rise = held(jnp.where(stays, 0.0, over))
+        total += weight * (held(self._find_multiplier(own)) * over - own * rise)
+      return total
+    logs = jnp.log(drawn[search.cost])
+    if search.cost_loss == 'linear':
+      return labels + weight * search.cost_weight * jnp.mean(logs) / 100.0
+    return labels * search.cost_weight * jnp.mean(logs**search.cost_power)
+
+
+def describe_theta(params: Mapping, names: list[str]) -> dict[str, list[float]]:
+  """Choice -> softmax of its logits, of a model's parameters."""
+  theta = params['choices']
+  return {n: jax.nn.softmax(jnp.asarray(theta[n])).tolist() for n in names}

@@ -1,0 +1,394 @@
+"""`genrec search`: finds widths, depth and tables of a model, and trains them.
+
+    WORKDIR/
+      data/            the prepared data, unless data.cache says where
+      supernet/        the run of the supernet
+      candidates/00/   a run of each architecture that was drawn
+      found/00.py      a config of each, with found/00.json beside it
+      found/best.py    that of the best on the validation split
+      config.json      what was asked for
+      search.json      what was found
+      search.html      the same as a page
+
+Whoever is interrupted goes on with the same command: a run that has ended is
+read and not trained again. Nothing but the validation split chooses.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import pathlib
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from genrec_jax import config as config_lib
+from genrec_jax.checkpoint.inspect_text import format_columns
+from genrec_jax.checkpoint.workdir import lock_workdir
+from genrec_jax.contracts import Extensions, TaskKinds
+from genrec_jax.parallel import job
+from genrec_jax.processes.whole_files import replace_file
+from genrec_jax.report import search_page
+from genrec_jax.report.metric_writers import read_jsonl
+from genrec_jax.search.net_space import COSTS, Architecture, NetSpace
+from genrec_jax.search.settings import SearchSettings
+from genrec_jax.search.super_ranking import THETA, SuperRanking
+from genrec_jax.serve.weights import load_weights
+from genrec_jax.train import experiment, series
+
+LOG = logging.getLogger('genrec_jax')
+RESULT, PAGE = 'search.json', 'search.html'
+_MOST_DRAWS = 100_000
+_METRICS = ('auc', 'logloss', 'ne')
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+  """An architecture that is trained from scratch.
+
+  Attributes:
+    name: of its directory, and of its config.
+    architecture: what it is.
+    costs: of it, see `NetSpace.measure`.
+    config: of its run.
+  """
+
+  name: str
+  architecture: Architecture
+  costs: Mapping[str, int]
+  config: object
+
+
+def search_models(
+  config,
+  workdir,
+  kinds: TaskKinds,
+  extensions: Extensions | None = None,
+) -> str:
+  """Searches as `config.search` says, and trains what is found.
+
+  Args:
+    config: of the experiment.
+    workdir: where all of it lies.
+    kinds: the kinds of tasks there are.
+    extensions: what is used from outside the library.
+
+  Returns:
+    What was found, as text; '' where SIGTERM has ended it early.
+  """
+  workdir = pathlib.Path(workdir)
+  if 'search' not in config:
+    raise config_lib.ConfigError(
+      f'search is for task=ranking, and the task is {config.task!r}'
+    )
+  with contextlib.ExitStack() as stack:
+    with job.fail_together('taking the workdir'):
+      if job.is_leader():
+        stack.enter_context(lock_workdir(workdir))
+        series.keep_settings(workdir, config)
+    return _search_locked(config, workdir, kinds, extensions)
+
+
+def _search_locked(config, workdir, kinds, extensions) -> str:
+  cache = config.data.cache or str((workdir / 'data').resolve())
+  base = config.copy_and_resolve_references()
+  base.data.cache = cache
+  of_supernet = make_supernet_config(base)
+  folder = workdir / 'supernet'
+  if series.train_once(of_supernet, folder, kinds, extensions) is None:
+    return ''
+  task = experiment.load_task(of_supernet, folder, kinds, LOG.info, extensions)
+  weights = read_choices(folder, task, extensions)
+  architectures = draw_architectures(
+    task.space, task.search, weights, config.search.samples, config.search.seed
+  )
+  candidates = list_candidates(base, task, architectures)
+  if job.is_leader():
+    for candidate in candidates:
+      write_config(workdir / 'found', candidate)
+  reports = {}
+  for number, candidate in enumerate(candidates):
+    LOG.info(
+      'model %d of %d: %s',
+      number + 1,
+      len(candidates),
+      candidate.architecture.name,
+    )
+    own = workdir / 'candidates' / candidate.name
+    report = series.train_once(candidate.config, own, kinds, extensions)
+    if report is None:  # stopped; the same command goes on
+      return ''
+    reports[candidate.name] = report
+  metrics = {name: report['metrics'] for name, report in reports.items()}
+  best = series.choose_best(metrics, config)
+  found = _summarize(config, folder, task, weights, candidates, reports, best)
+  if job.is_leader():
+    chosen = next(c for c in candidates if c.name == best)
+    write_config(workdir / 'found', dataclasses.replace(chosen, name='best'))
+    replace_file(workdir / RESULT, json.dumps(found, indent=2))
+    replace_file(workdir / PAGE, search_page.render_search(found))
+  return _describe(found, workdir)
+
+
+def make_supernet_config(config):
+  """The config of the supernet's run.
+
+  Args:
+    config: of the experiment.
+  """
+  changed = config.copy_and_resolve_references()
+  own = {
+    'name': config.search.optimizer,
+    'learning_rate': config.search.learning_rate,
+    'weight_decay': 0.0,
+  }
+  with changed.unlocked():
+    changed.search.supernet = True
+    changed.optimizer.groups = ((THETA, own), *config.optimizer.groups)
+    # What the choices say at the end counts, wherever the weights were best.
+    changed.train.patience = 0
+    # A model that was found starts afresh.
+    changed.train.init_from = ''
+  return changed.lock()
+
+
+def read_choices(
+  folder: pathlib.Path, task: SuperRanking, extensions=None
+) -> dict[str, np.ndarray]:
+  """Choice -> probabilities of its options, at the end of a supernet's run.
+
+  Args:
+    folder: of the run.
+    task: of the run.
+    extensions: what is used from outside the library.
+  """
+  params = load_weights(folder, task, 'latest', extensions).params
+  return {
+    choice.name: np.asarray(
+      jax.nn.softmax(params['choices'][choice.name]), np.float64
+    )
+    for choice in task.space.choices
+  }
+
+
+def draw_architectures(
+  space: NetSpace,
+  settings: SearchSettings,
+  weights: Mapping[str, np.ndarray],
+  count: int,
+  seed: int,
+) -> list[Architecture]:
+  """The likeliest architecture, and others by chance, all within the budgets.
+
+  Args:
+    space: of the search.
+    settings: of the search.
+    weights: choice -> probabilities of its options.
+    count: how many are wanted; fewer where there are no more.
+    seed: of the draws.
+  """
+  rng = np.random.default_rng(seed)
+  count = min(count, space.count_architectures())
+  found, seen, too_dear = [], set(), 0
+  options = space.choose_likeliest(weights)
+  for _ in range(_MOST_DRAWS):
+    architecture = space.choose(options)
+    if architecture.name not in seen:
+      seen.add(architecture.name)
+      costs = space.measure_architecture(architecture)
+      if settings.is_within(costs):
+        found.append(architecture)
+      else:
+        too_dear += 1
+    if len(found) == count:
+      break
+    options = space.draw_options(weights, rng)
+  if not found:
+    least = space.measure_architecture(space.find_extremes()[0])
+    raise config_lib.ConfigError(
+      f'none of {_MOST_DRAWS:,} draws is within the budgets '
+      f'({_say_budgets(settings)}); the smallest model has '
+      + ', '.join(f'{least[name]:,} {name}' for name in settings.budgets)
+      + ". Raise search.cost_weight, or take search.cost_loss='budget'"
+    )
+  if too_dear:
+    LOG.info('%d architectures that were drawn exceed a budget', too_dear)
+  return found
+
+
+def _say_budgets(settings: SearchSettings) -> str:
+  return ', '.join(
+    f'{most:,.0f} {name}' for name, most in settings.budgets.items()
+  )
+
+
+def list_candidates(
+  config, task: SuperRanking, architectures: list[Architecture]
+) -> list[Candidate]:
+  """What is trained: each architecture with each of `search.rates`.
+
+  Args:
+    config: of the experiment.
+    task: of the supernet.
+    architectures: those that were drawn.
+  """
+  found = []
+  for number, architecture in enumerate(architectures):
+    costs = task.space.measure_architecture(architecture)
+    for rate in config.search.rates or (None,):
+      name = f'{number:02d}' if rate is None else f'{number:02d}_rate_{rate:g}'
+      fields = {} if rate is None else {'optimizer.learning_rate': rate}
+      own = make_found_config(config, task.space, architecture, **fields)
+      found.append(Candidate(name, architecture, costs, own))
+  return found
+
+
+def make_found_config(
+  config, space: NetSpace, architecture: Architecture, **fields
+):
+  """The config of a model that was found, an ordinary one.
+
+  Args:
+    config: of the experiment.
+    space: of the search.
+    architecture: the model.
+    **fields: 'section.key' -> value.
+  """
+  dims = {
+    f.name: architecture.dims[f.source]
+    for f in space.features
+    if f.has_table and architecture.dims[f.source] != config.model.dim
+  }
+  rows = {
+    table: {'id_map': 'hash', 'rows': size}
+    for table, size in architecture.rows.items()
+    if size != max(space.rows[table])
+  }
+  fields |= {'model.top': architecture.top, 'model.dims': dims}
+  if architecture.bottom:
+    fields['model.bottom'] = architecture.bottom
+  return series.change_tables(config, list(architecture.rows), rows, **fields)
+
+
+_FOUND = '''"""{title}, found by `genrec search`.
+
+  genrec train {path} --workdir=DIR
+
+{costs}. Its keys are in {json}.
+"""
+
+import pathlib
+
+from genrec_jax import config as config_lib
+
+
+def get_config(arg=None):
+  variants = config_lib.parse_variants(arg)
+  saved = pathlib.Path(__file__).with_suffix('.json')
+  config = config_lib.load_saved(saved)
+  return config_lib.ranking_smoke(config) if 'smoke' in variants else config
+'''
+
+
+def write_config(folder: pathlib.Path, candidate: Candidate) -> None:
+  """Writes the config of a candidate, as a file that can be trained.
+
+  Args:
+    folder: where.
+    candidate: whose.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  path = folder / f'{candidate.name}.py'
+  config_lib.save(candidate.config, path.with_suffix('.json'))
+  costs = ', '.join(f'{candidate.costs[name]:,} {name}' for name in COSTS)
+  text = _FOUND.format(
+    title=candidate.architecture.name.capitalize(),
+    path=path,
+    costs=costs,
+    json=path.with_suffix('.json').name,
+  )
+  replace_file(path, text)
+
+
+def _summarize(
+  config, folder, task, weights, candidates, reports, best
+) -> dict:
+  space = task.space
+  supernet = json.loads((folder / 'report.json').read_text())
+  least, most = map(space.measure_architecture, space.find_extremes())
+  return {
+    'search': json.loads(json.dumps(config.search.to_dict())),
+    'space': {
+      'architectures': space.count_architectures(),
+      'smallest': least,
+      'largest': most,
+      'choices': {c.name: list(c.options) for c in space.choices},
+    },
+    'supernet': {
+      'metrics': supernet['metrics'],
+      'steps': supernet['steps'],
+      'core_s': supernet['core_s'],
+      'parameters': supernet['parameters'],
+    },
+    'choices': {name: list(map(float, w)) for name, w in weights.items()},
+    'curve': _read_curve(folder),
+    'candidates': [
+      {
+        'name': c.name,
+        'title': c.architecture.name,
+        'architecture': c.architecture.to_json(),
+        'costs': dict(c.costs),
+        'metrics': reports[c.name]['metrics'],
+        'core_s': reports[c.name]['core_s'],
+        'rate': c.config.optimizer.learning_rate,
+      }
+      for c in candidates
+    ],
+    'best': best,
+  }
+
+
+def _read_curve(folder: pathlib.Path) -> list[dict]:
+  """What was measured of the choices, line by line."""
+  wanted = ('search/', 'expected/', 'entropy/', 'multiplier/', 'loss/labels')
+  return [
+    {'step': row['step']}
+    | {
+      name.removeprefix('train/'): value
+      for name, value in row.items()
+      if name.removeprefix('train/').startswith(wanted)
+    }
+    for row in read_jsonl(folder / 'metrics.jsonl')
+    if any(name.startswith('train/search/') for name in row)
+  ]
+
+
+def _describe(found: Mapping, workdir: pathlib.Path) -> str:
+  """What `genrec search` prints."""
+  splits = [s for s in ('valid', 'test') if s in _first_metrics(found)]
+  shown = [m for m in _METRICS if m in _first_metrics(found)[splits[0]]]
+  head = ['<model', '<architecture', *(f'>{cost}' for cost in COSTS)]
+  head += [f'>{split} {metric}' for split in splits for metric in shown]
+  rows = []
+  for c in found['candidates']:
+    values = [f'{c["metrics"][s][m]:.4f}' for s in splits for m in shown]
+    mark = ' (best)' if c['name'] == found['best'] else ''
+    costs = [f'{c["costs"][cost]:,}' for cost in COSTS]
+    rows.append((c['name'] + mark, c['title'], *costs, *values))
+  supernet = found['supernet']
+  trained = [c['core_s'] for c in found['candidates']]
+  line = (
+    f'{found["space"]["architectures"]:,} architectures; the search took '
+    f'{supernet["core_s"]:.0f} core-seconds, {len(trained)} trainings '
+    f'{sum(trained):.0f}'
+  )
+  return '\n'.join([
+    *format_columns(head, rows), '', line, str(workdir / 'found' / 'best.py'),
+    str(workdir / PAGE),
+  ])  # fmt: skip
+
+
+def _first_metrics(found: Mapping) -> Mapping:
+  return found['candidates'][0]['metrics']

@@ -1,0 +1,112 @@
+"""Several runs in one workdir, made of one config: the parts of `genrec search`
+and `genrec learn_hash`.
+"""
+
+import json
+import math
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from genrec_jax import config as config_lib
+from genrec_jax.parallel import job
+from genrec_jax.tasks.ranking_metrics import DIRECTIONS
+from genrec_jax.train import loop
+from genrec_jax.train.monitor import parse_monitor
+
+T = TypeVar('T')
+# Sections that say how runs are made of a config, and that no run reads.
+_OF_SERIES = ('hash', 'search')
+
+
+def keep_settings(workdir: pathlib.Path, config) -> None:
+  """Refuses to go on with other settings than the workdir has begun with."""
+  path = workdir / 'config.json'
+  if not path.exists():
+    config_lib.save(config, path)
+    return
+  saved = config_lib.read_config(path)
+  if changed := config_lib.describe_differences(saved, config):
+    raise config_lib.ConfigError(
+      f'{workdir} was begun with other settings: {"; ".join(changed)}. Take '
+      'another workdir for these'
+    )
+
+
+def train_once(config, folder, kinds, extensions) -> dict | None:
+  """The report of a run, trained unless it has ended; None if stopped."""
+  path = folder / 'report.json'
+  with job.fail_together('reading the report of a run'):
+    found = path.read_text() if job.is_leader() and path.exists() else ''
+  if found := job.broadcast_from_leader(found):
+    return json.loads(found)
+  return loop.train_and_evaluate(config, folder, kinds, extensions)
+
+
+def choose_best(trials: Mapping[T, Mapping], config) -> T:
+  """The run that validates best; the first where nothing validates.
+
+  Args:
+    trials: run -> split -> its metrics.
+    config: of the experiment, whose monitor counts.
+  """
+  valid = {run: metrics.get('valid') for run, metrics in trials.items()}
+  if len(valid) == 1 or not all(valid.values()):
+    return next(iter(valid))
+  monitor = parse_monitor(
+    config.train.monitor, list(next(iter(valid.values()))), DIRECTIONS
+  )
+
+  def score(run) -> float:
+    value = monitor.measure(valid[run])
+    return monitor.score(value) if math.isfinite(value) else -math.inf
+
+  return max(valid, key=score)
+
+
+def change_config(config, **fields):
+  """A copy with other values, and the sections of series as by default.
+
+  Args:
+    config: of the experiment.
+    **fields: 'section.key' -> value.
+  """
+  changed = config.copy_and_resolve_references()
+  with changed.unlocked():
+    for name in _OF_SERIES:
+      changed[name] = config_lib.ranking()[name]
+    for key, value in fields.items():
+      section, _, name = key.rpartition('.')
+      (changed[section] if section else changed)[name] = value
+  return changed.lock()
+
+
+def change_tables(
+  config, tables: Sequence[str], changes: Mapping[str, Mapping], **fields
+):
+  """As `change_config`, with other settings of some tables.
+
+  Args:
+    config: of the experiment.
+    tables: all there are.
+    changes: table -> settings, in addition to those that `config.tables` has.
+    **fields: 'section.key' -> value.
+  """
+  entries = list(config.tables) or [('.*', {})]
+  own, decides = [], set()
+  for name in tables:
+    number, given = next(
+      (i, dict(given))
+      for i, (pattern, given) in enumerate(entries)
+      if re.fullmatch(pattern, name)
+    )
+    if name in changes:
+      own.append((re.escape(name), given | dict(changes[name])))
+    else:
+      decides.add(number)
+  # An entry that decides nothing any more would be refused.
+  kept = [entries[number] for number in sorted(decides)]
+  if not own:
+    return change_config(config, **fields)
+  return change_config(config, tables=(*own, *kept), **fields)

@@ -1,0 +1,220 @@
+"""`genrec search`: steps in turns, what is found, how it goes on."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from genrec_jax import config as config_lib
+from genrec_jax.runtime.state import flatten_state
+from genrec_jax.task_kinds import TASK_KINDS
+from genrec_jax.train import experiment as experiment_lib
+from genrec_jax.train import loop, search
+
+STEPS = 14  # of an epoch: 11 and 3
+
+
+def make_config(**changes):
+  config = config_lib.ranking()
+  config_lib.set_model(config, 'dlrm')
+  config.model.update(dim=4, bottom=(4,), top=(4,), batch_norm=False)
+  config.data.clicks.update(
+    rows=1_500, fields=2, values=30, numbers=1, terms=2, orders=(1, 2)
+  )
+  config.data.init_std, config.data.train_unseen = 0.1, 0.0
+  config.train.update(batch_size=90, epochs=2, log_every=1, monitor='logloss')
+  config.search.update(
+    spaces=('mlp', 'emb_dim', 'emb_rows'), top=(4, 8), top_layers=2,
+    bottom=(4,), bottom_layers=1, dims=(2, 4), row_shares=(1.0, 0.3),
+    tables='c0', optimizer='adam', learning_rate=0.1, warmup_epochs=0,
+    samples=2,
+  )  # fmt: skip
+  for key, value in changes.items():
+    config_lib.apply_override(config, f'{key}={value}')
+  return config
+
+
+@pytest.fixture(scope='module', autouse=True)
+def mixed_dtypes():
+  with jax.numpy_dtype_promotion('standard'):  # for optax
+    yield
+
+
+@pytest.fixture(scope='module')
+def searched(tmp_path_factory):
+  """(workdir, what was printed) of a search."""
+  workdir = tmp_path_factory.mktemp('searched') / 'run'
+  return workdir, search.search_models(make_config(), workdir, TASK_KINDS)
+
+
+def build(config, tmp_path):
+  config = search.make_supernet_config(config)
+  return config, experiment_lib.build_experiment(
+    config, tmp_path, TASK_KINDS, lambda *_: None
+  )
+
+
+def list_moved(before, after):
+  moved = []
+  for name, old in before.items():
+    if not np.array_equal(old, after[name]) and not name.startswith('sums/'):
+      moved.append(name)
+  return moved
+
+
+def test_what_moves_in_which_steps(tmp_path):
+  changes = {
+    'tables': "(('c0', {'optimizer': 'row_adagrad'}), ('.*', {}))",
+    'search.warmup_epochs': 1,
+  }
+  config, experiment = build(make_config(**changes), tmp_path)
+  runtime, phases = experiment.runtime, experiment.data.supernet.phases
+  assert phases.steps == STEPS
+  step, state = runtime.step(), runtime.fresh_state()
+  batches = iter(experiment.train_batches(config))
+  turns = {True: 0, False: 0}
+  for number in range(2 * STEPS):
+    before = jax.device_get(flatten_state(state))
+    state, _ = step(state, next(batches))
+    after = jax.device_get(flatten_state(state))
+    inner = bool(phases.is_choosing(number))
+    turns[inner] += 1
+    moved = list_moved(before, after)
+    of_theta = [n for n in moved if 'choices/' in n or 'group_0' in n]
+    rest = [n for n in moved if n not in of_theta and n != 'step']
+    if inner:
+      assert not rest, rest
+      assert len(of_theta) >= 3 * len(experiment.task.space.choices)
+    else:
+      assert not of_theta, of_theta
+      assert any(n.startswith('tables/c0@') for n in rest)
+      assert 'tables/c1' in rest
+      assert any(n.startswith('params/top') for n in rest)
+  assert turns == {True: 3, False: 25}
+
+
+def test_both_parts_are_read_apart(tmp_path):
+  config, experiment = build(make_config(), tmp_path)
+  supernet = experiment.data.supernet
+  whole = experiment.data.splits['train']
+  assert len(supernet.weights) + len(supernet.choices) == len(whole)
+  assert 0.15 < len(supernet.choices) / len(whole) < 0.25
+  rows = {
+    name: {tuple(row) for block in part for row in block.numbers}
+    for name, part in vars(supernet).items()
+    if name != 'phases'
+  }
+  assert not rows['weights'] & rows['choices']
+  batches = iter(experiment.train_batches(config))
+  for number in range(2 * STEPS):
+    batch = next(batches)
+    real = batch.weights > 0
+    seen = {tuple(row) for row in batch.dense.values[real]}
+    part = 'choices' if supernet.phases.is_choosing(number) else 'weights'
+    assert seen <= rows[part]
+
+
+def test_what_is_found_is_a_config(searched, tmp_path):
+  workdir, said = searched
+  found = json.loads((workdir / search.RESULT).read_text())
+  best = next(c for c in found['candidates'] if c['name'] == found['best'])
+  assert best['title'] in said and str(workdir / 'found' / 'best.py') in said
+  valid = [c['metrics']['valid']['logloss'] for c in found['candidates']]
+  assert best['metrics']['valid']['logloss'] == min(valid)
+  config = config_lib.load(str(workdir / 'found' / 'best.py'), [])
+  assert tuple(config.model.top) == tuple(best['architecture']['top'])
+  again = loop.train_and_evaluate(config, tmp_path / 'again', TASK_KINDS)
+  assert again['metrics'] == best['metrics']
+  total = sum(again['parameters'].values())
+  assert total == best['costs']['parameters']
+  smoke = config_lib.load(str(workdir / 'found' / 'best.py:smoke'), [])
+  assert smoke.train.steps == 16
+
+
+def test_the_same_command_trains_nothing_again(searched, monkeypatch):
+  workdir, said = searched
+  monkeypatch.setattr(loop, 'train_and_evaluate', None)
+  assert search.search_models(make_config(), workdir, TASK_KINDS) == said
+  with pytest.raises(config_lib.ConfigError, match='other settings'):
+    search.search_models(make_config(seed=1), workdir, TASK_KINDS)
+
+
+def test_the_page_says_what_was_chosen(searched):
+  workdir, _ = searched
+  page = (workdir / search.PAGE).read_text()
+  found = json.loads((workdir / search.RESULT).read_text())
+  for candidate in found['candidates']:
+    assert candidate['title'] in page
+  for words in ('width of c0', 'rows of c0', 'Entropy of the choices'):
+    assert words in page
+  assert 'http' not in page
+
+
+def test_an_interrupted_search_ends_alike(searched, tmp_path):
+  """The supernet goes on within an epoch, from a step of theta."""
+  workdir, _ = searched
+  config = search.make_supernet_config(make_config())
+  config.data.cache = str(workdir / 'data')
+  half = config.copy_and_resolve_references()
+  half.train.steps = STEPS - 1
+  own = tmp_path / 'run' / 'supernet'
+  loop.train_and_evaluate(half, own, TASK_KINDS)
+  for name in ('report.json', 'report.html'):
+    (own / name).unlink()
+  config_lib.save(config, own / 'config.json')
+  asked = make_config(**{'data.cache': str(workdir / 'data')})
+  assert search.search_models(asked, tmp_path / 'run', TASK_KINDS)
+  both = [
+    json.loads((w / search.RESULT).read_text())
+    for w in (workdir, tmp_path / 'run')
+  ]
+  assert both[0]['choices'] == both[1]['choices']
+  assert [c['metrics'] for c in both[0]['candidates']] == [
+    c['metrics'] for c in both[1]['candidates']
+  ]
+
+
+def test_budgets_hold(tmp_path):
+  changes = {'search.cost_loss': 'budget', 'search.max_flops': 150.0}
+  _, experiment = build(make_config(**changes), tmp_path)
+  task = experiment.task
+  weights = {
+    c.name: np.full(len(c.options), 1 / len(c.options))
+    for c in task.space.choices
+  }
+  drawn = search.draw_architectures(task.space, task.search, weights, 20, 0)
+  costs = [task.space.measure_architecture(a)['flops'] for a in drawn]
+  assert 1 < len(drawn) and max(costs) <= 150
+  # One option is sure, and exceeds the budget.
+  sure = dict(weights, **{'top.out': np.array([0.0, 1.0])})
+  sure['top.2.8'] = np.array([0.0, 1.0, 0.0])
+  with pytest.raises(config_lib.ConfigError, match='none of .* is within'):
+    search.draw_architectures(task.space, task.search, sure, 3, 0)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    ({'search.share': 0.001}, 'leaves .* examples for weights'),
+    ({'search.max_flops': 1e9}, 'largest model of the space has'),
+    ({'search.dims': (4, 64), 'model.interaction': 'dot'}, 'model.dim=64'),
+    ({'model.towers': '2'}, 'cannot be searched'),
+    ({'model.dims.c9': 4}, "model.dims names 'c9'"),
+    ({'search.tables': 'nothing'}, 'matches none of the tables c0, c1'),
+    ({'tables': "(('c0', {'id_map': 'hash', 'rows': 9}), ('.*', {}))"},
+     'id_map='),
+  ],
+)  # fmt: skip
+def test_what_cannot_be(changes, words, tmp_path):
+  with pytest.raises(ValueError, match=words):
+    build(make_config(**changes), tmp_path)
+
+
+def test_other_tasks_and_models_are_refused(tmp_path):
+  with pytest.raises(config_lib.ConfigError, match='search is for task=rank'):
+    search.search_models(config_lib.retrieval(), tmp_path / 'a', TASK_KINDS)
+  config = make_config()
+  config_lib.choose_model(config, 'fm')
+  with pytest.raises(ValueError, match="'fm' cannot be searched; dlrm can"):
+    search.search_models(config, tmp_path / 'b', TASK_KINDS)
