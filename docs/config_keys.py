@@ -44,7 +44,7 @@ SHARED = (
   'compile_cache',
 )
 RETRIEVAL = ('data', 'split', 'loss', 'eval', 'predict', 'report')
-RANKING = ('data', 'loss', 'distill', 'eval', 'predict', 'report')
+RANKING = ('data', 'loss', 'distill', 'search', 'eval', 'predict', 'report')
 # Data set of requests -> the class of its options in config/request_sets.py.
 REQUEST_SETS = {
   'streaming': 'StreamOptions',
@@ -65,9 +65,8 @@ BLOCKS = (
   *(
     f'request_ranking.{section}'
     for section in (*RANKING, *REQUEST_SETS)
-    if section != 'distill'
+    if section not in ('distill', 'search')
   ),
-  'search',
   *SHARED,
   *MODELS,
   'pooled',  # what ranking models have in addition where they rank requests
@@ -191,9 +190,9 @@ def list_keys(name: str) -> list[tuple[str, str, str, str]]:
     return _read_class('request_sets', options, f'data.{section}.')
   if section == 'loss':
     return _read_class('losses', _LOSSES[task], 'loss.')
-  if name == 'search':
-    rows = _read_function('search_section', name)
-    return [_typed(f'{name}.{key}', *row) for key, *row in rows]
+  if section == 'search':
+    rows = _read_function('search_section', section)
+    return [_typed(f'{section}.{key}', *row) for key, *row in rows]
   if name in SHARED:
     rows = _read_function('sections', name)
     rows = [_typed(f'{name}.{key}', *row) for key, *row in rows]
