@@ -477,6 +477,7 @@ class Extensions:
       device; for tables updated by rows, in runs on one device.
     towers: an `embedding.towers.Towers` that pooled features go through.
     request_sets: `data.name` -> (`config.data`) -> `RequestDataset`.
+    search_spaces: name in `search.spaces` -> `search.table_space.TableSpace`.
   """
 
   task_kinds: TaskKinds = dataclasses.field(default_factory=dict)
@@ -488,6 +489,7 @@ class Extensions:
   stores: Mapping[str, Store] = dataclasses.field(default_factory=dict)
   towers: Any = None
   request_sets: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  search_spaces: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def kind_of(config, kinds: TaskKinds) -> TaskKind:

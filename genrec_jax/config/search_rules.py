@@ -8,7 +8,9 @@ _SWITCH = Rule('True or False')
 
 RULES = {
   'search.supernet': _SWITCH,
-  'search.spaces': some(words('mlp', 'emb_dim', 'emb_rows'), filled=True),
+  'search.spaces': some(
+    words('mlp', 'emb_dim', 'emb_rows', grows=True), filled=True
+  ),
   'search.top': some(_WIDTH, filled=True),
   'search.top_layers': whole(1, 64),
   'search.bottom': some(_WIDTH, filled=True),

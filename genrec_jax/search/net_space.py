@@ -15,7 +15,7 @@ drawn by these weights, whichever are searched together.
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -28,9 +28,11 @@ from genrec_jax.search.choices import (
   Weights,
   list_open,
   mean_option,
+  read_weights,
   take_one,
 )
 from genrec_jax.search.mlp_space import MlpSpace
+from genrec_jax.search.table_space import TableSpace
 
 COSTS = ('flops', 'parameters', 'bytes')
 # Choice -> its option.
@@ -47,12 +49,16 @@ class Architecture:
     top: hidden widths of the MLP over interactions.
     dims: table -> width of its rows.
     rows: table -> its rows.
+    extra: space from outside -> table -> its option.
   """
 
   bottom: tuple[int, ...]
   top: tuple[int, ...]
   dims: Mapping[str, int]
   rows: Mapping[str, int]
+  extra: Mapping[str, Mapping[str, int | str]] = dataclasses.field(
+    default_factory=dict
+  )
 
   def to_json(self) -> dict:
     return {
@@ -60,6 +66,7 @@ class Architecture:
       'top': list(self.top),
       'dims': dict(self.dims),
       'rows': dict(self.rows),
+      'extra': {name: dict(own) for name, own in self.extra.items()},
     }
 
   @classmethod
@@ -69,6 +76,7 @@ class Architecture:
       tuple(found['top']),
       dict(found['dims']),
       dict(found['rows']),
+      {name: dict(own) for name, own in found.get('extra', {}).items()},
     )
 
   @property
@@ -84,6 +92,8 @@ class Architecture:
       'dim': ' '.join(map(str, self.dims.values())),
       'rows': ' '.join(map(str, self.rows.values())),
     }
+    for name, own in self.extra.items():
+      parts[name] = ' '.join(map(str, own.values()))
     return ', '.join(f'{part} {text}' for part, text in parts.items() if text)
 
 
@@ -99,6 +109,8 @@ class NetSpace:
     dims: table -> the widths there are.
     rows: table -> the numbers of rows there are, from the most on.
     row_bytes: table -> bytes of a number in its rows.
+    extra: name -> a space from outside.
+    extra_tables: the tables for which it has a choice.
   """
 
   features: Features
@@ -108,12 +120,20 @@ class NetSpace:
   dims: Mapping[str, tuple[int, ...]]
   rows: Mapping[str, tuple[int, ...]]
   row_bytes: Mapping[str, int]
+  extra: Mapping[str, TableSpace] = dataclasses.field(default_factory=dict)
+  extra_tables: tuple[str, ...] = ()
 
   @functools.cached_property
   def table_choices(self) -> list[Choice]:
     dims = [Choice(DIM + t, sizes) for t, sizes in self.dims.items()]
     rows = [Choice(ROWS + t, sizes) for t, sizes in self.rows.items()]
-    return [*dims, *rows]
+    extra = [
+      self.choose_extra(n, t) for n in self.extra for t in self.extra_tables
+    ]
+    return [*dims, *rows, *extra]
+
+  def choose_extra(self, space: str, table: str) -> Choice:
+    return self.extra[space].make_choice(space, table)
 
   @functools.cached_property
   def choices(self) -> list[Choice]:
@@ -173,6 +193,10 @@ class NetSpace:
       for t, sizes in self.dims.items()
     }
     sizes = {t: rows[t] * dims[t] for t in rows}
+    scaled = {
+      cost: {t: x * self._scale(weights, t, cost) for t, x in sizes.items()}
+      for cost in ('parameters', 'bytes')
+    }
     width = self.find_width(dims)
     measure = functools.partial(
       self._measure_nets, weights, width, drop_skips=drop_skips
@@ -188,10 +212,19 @@ class NetSpace:
     )
     return {
       'flops': flops,
-      'parameters': parameters + sum(sizes.values()),
+      'parameters': parameters + sum(scaled['parameters'].values()),
       'bytes': 4 * parameters
-      + sum(self.row_bytes[t] * size for t, size in sizes.items()),
+      + sum(self.row_bytes[t] * size for t, size in scaled['bytes'].items()),
     }
+
+  def _scale(self, weights: Weights, table: str, cost: str):
+    """By what spaces from outside multiply what a table costs."""
+    scale = 1.0
+    for name, space in self.extra.items():
+      if table in self.extra_tables and cost in space.scales:
+        found = read_weights(weights, self.choose_extra(name, table))
+        scale = scale * (found @ np.array(space.scales[cost], found.dtype))
+    return scale
 
   def _measure_nets(self, weights: Weights, width, *costs, drop_skips: bool):
     total = self.top.measure(weights, width, *costs, drop_skips)
@@ -232,12 +265,18 @@ class NetSpace:
       self.top.choose_hidden(options),
       {t: take(Choice(DIM + t, sizes)) for t, sizes in self.dims.items()},
       {t: take(Choice(ROWS + t, sizes)) for t, sizes in self.rows.items()},
+      {
+        name: {t: take(self.choose_extra(name, t)) for t in self.extra_tables}
+        for name in self.extra
+      },
     )
 
   def describe(self, architecture: Architecture) -> dict[str, int | str]:
     """Options with which `choose` gives an architecture."""
     options = {DIM + t: size for t, size in architecture.dims.items()}
     options |= {ROWS + t: size for t, size in architecture.rows.items()}
+    for name, own in architecture.extra.items():
+      options |= {f'{name}.{t}': option for t, option in own.items()}
     options |= self.top.describe_hidden(architecture.top)
     if self.bottom is not None:
       options |= self.bottom.describe_hidden(architecture.bottom)
@@ -253,12 +292,16 @@ class NetSpace:
       if self.bottom is not None:
         bottom = self.bottom.find_extremes(self.numbers)[number]
       top = self.top.find_extremes(self.find_width(dims))[number]
-      found.append(Architecture(bottom, top, dims, rows))
+      extra = {
+        name: dict.fromkeys(self.extra_tables, _pick_option(space, pick))
+        for name, space in self.extra.items()
+      }
+      found.append(Architecture(bottom, top, dims, rows, extra))
     return found[0], found[1]
 
   def count_architectures(self) -> int:
     """How many there are."""
-    sizes = [len(x) for x in (*self.dims.values(), *self.rows.values())]
+    sizes = [len(choice.options) for choice in self.table_choices]
     bottom = 1 if self.bottom is None else len(self.bottom.list_mlps())
     return math.prod(sizes) * bottom * len(self.top.list_mlps())
 
@@ -268,7 +311,15 @@ class NetSpace:
       for top in self.top.list_mlps():
         for dims in _list_products(self.dims):
           for rows in _list_products(self.rows):
-            yield Architecture(bottom, top, dims, rows)
+            for extra in self._list_extra():
+              yield Architecture(bottom, top, dims, rows, extra)
+
+  def _list_extra(self) -> Iterator[dict]:
+    every = {
+      name: list(_list_products(dict.fromkeys(self.extra_tables, x.options)))
+      for name, x in self.extra.items()
+    }
+    yield from _list_products(every)
 
   def draw_options(
     self, weights: Mapping[str, np.ndarray], rng: np.random.Generator
@@ -295,6 +346,15 @@ class NetSpace:
       choice.name: choice.options[int(np.argmax(weights[choice.name]))]
       for choice in self.choices
     }
+
+
+def _pick_option(space: TableSpace, pick: Callable):
+  """The option that costs the least, or the most."""
+
+  def measure(number: int) -> float:
+    return math.prod(scales[number] for scales in space.scales.values())
+
+  return space.options[pick(range(len(space.options)), key=measure)]
 
 
 def _list_products(sizes: Mapping[str, Sequence[int]]) -> Iterator[dict]:

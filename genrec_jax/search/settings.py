@@ -9,6 +9,9 @@ from genrec_jax.features import FeatureSpec
 from genrec_jax.models import fields
 from genrec_jax.search.mlp_space import MlpSpace
 from genrec_jax.search.net_space import COSTS, NetSpace
+from genrec_jax.search.table_space import TableSpace
+
+SPACES = ('mlp', 'emb_dim', 'emb_rows')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +69,7 @@ def build_space(
   features: Sequence[FeatureSpec],
   outputs: int,
   row_bytes: Mapping[str, int],
+  extra: Mapping[str, TableSpace] | None = None,
 ) -> NetSpace:
   """The architectures from which a search chooses.
 
@@ -75,8 +79,16 @@ def build_space(
     features: inputs.
     outputs: number of logits.
     row_bytes: table -> bytes of a number in its rows.
+    extra: name -> a space from outside the library.
   """
   spaces = set(settings.spaces)
+  known = {*SPACES, *(extra or {})}
+  if unknown := sorted(spaces - known):
+    raise ValueError(
+      f'search.spaces holds {unknown[0]!r}, must be among '
+      f'{", ".join(sorted(known))}'
+    )
+  outside = {n: x for n, x in (extra or {}).items() if n in spaces}
   tabled = fields.table_features(features)
   widths = fields.own_widths(config, features)
   dims, rows = {}, {}
@@ -85,7 +97,7 @@ def build_space(
     dims.setdefault(table, (widths[feature.name],))
     rows.setdefault(table, (feature.rows,))
   chosen = [t for t in dims if re.fullmatch(settings.tables, t)]
-  if spaces & {'emb_dim', 'emb_rows'} and not chosen:
+  if spaces - {'mlp'} and not chosen:
     raise ValueError(
       f'search.tables={settings.tables!r} matches none of the tables '
       f'{", ".join(dims)}'
@@ -113,6 +125,8 @@ def build_space(
     dims,
     rows,
     dict(row_bytes),
+    outside,
+    tuple(chosen) if outside else (),
   )
   widest = max(max(sizes) for sizes in dims.values())
   if space.interaction == 'dot' and widest > config.dim:

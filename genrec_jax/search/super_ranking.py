@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from genrec_jax.features import Examples, Inputs, TableSpec
@@ -25,6 +26,7 @@ from genrec_jax.search.net_space import COSTS
 from genrec_jax.search.phases import Phases
 from genrec_jax.search.settings import SearchSettings, build_space
 from genrec_jax.search.supernet import SuperDLRM
+from genrec_jax.search.table_space import TableSpace
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.ranking import Ranking
 
@@ -59,7 +61,13 @@ class SuperRanking(Ranking):
   shown = ('search/temperature', 'expected/flops', 'expected/bytes')
 
   def __init__(
-    self, *args, search: SearchSettings, phases: Phases, rate=0.0, **options
+    self,
+    *args,
+    search: SearchSettings,
+    phases: Phases,
+    rate: float = 0.0,
+    spaces: Mapping[str, TableSpace] | None = None,
+    **options,
   ):
     """Checks that the parts fit together.
 
@@ -68,15 +76,21 @@ class SuperRanking(Ranking):
       search: settings of the search.
       phases: of the training.
       rate: of the optimizer of the weights, with `search.shared_optimizer`.
+      spaces: name -> a space from outside the library.
       **options: of `Ranking`.
     """
-    self.search, self._phases = search, phases
+    self.search, self._phases, self._spaces = search, phases, spaces
     self._space = None
     factor = rate / search.learning_rate if search.shared_optimizer else 0.0
     self.alternation = Turns(phases, factor)
     super().__init__(*args, **options)
     if not self._tabled:
       raise ValueError('a search needs features with a table; there are none')
+    row_bytes = {
+      self.name_in_config(name): np.dtype(spec.dtype).itemsize
+      for name, spec in self._tables.items()
+    }
+    self._space = dataclasses.replace(self.space, row_bytes=row_bytes)
     search.check_budgets(self.space)
     measured = ['loss', 'loss/labels', 'search/temperature']
     measured += [f'search/{cost}' for cost in COSTS]
@@ -102,7 +116,8 @@ class SuperRanking(Ranking):
         self.model_config,
         self._seen,
         len(self.labels),
-        dict.fromkeys([f.source for f in self._tabled], 4),
+        {},  # of which no task is known yet
+        self._spaces,
       )
     return self._space
 

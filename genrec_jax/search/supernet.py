@@ -227,7 +227,12 @@ class SuperDLRM(fields.Ranker):
           read_choice(weights, choice, number) * v
           for number, v in enumerate(own)
         )
-      vectors.append(mask_columns(vector, weights, self._dims[table]))
+      vector = mask_columns(vector, weights, self._dims[table])
+      for name, extra in space.extra.items():
+        if table in space.extra_tables:
+          found = read_weights(weights, space.choose_extra(name, table))
+          vector = extra.mix(vector, jnp.atleast_2d(found))
+      vectors.append(vector)
     dense = []
     if self.bottom is not None:
       made = self.bottom(x.numbers.astype(c.dtype), weights, x.first, below)

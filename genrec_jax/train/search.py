@@ -266,6 +266,10 @@ def make_found_config(
     for table, size in architecture.rows.items()
     if size != max(space.rows[table])
   }
+  for name, own in architecture.extra.items():
+    for table, option in own.items():
+      if changed := space.extra[name].change(option):
+        rows[table] = {**rows.get(table, {}), **changed}
   fields |= {'model.top': architecture.top, 'model.dims': dims}
   if architecture.bottom:
     fields['model.bottom'] = architecture.bottom

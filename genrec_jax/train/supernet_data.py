@@ -80,5 +80,10 @@ class SupernetData:
         'searched'
       )
     return SuperRanking.from_config(
-      config, dataset.features, dataset.labels, extensions, phases=self.phases
+      config,
+      dataset.features,
+      dataset.labels,
+      extensions,
+      phases=self.phases,
+      spaces=extensions.search_spaces if extensions else None,
     )
