@@ -2,7 +2,7 @@
 
 from genrec_jax.config.value_rules import Rule, number, some, whole, words
 
-COSTS = ('flops', 'parameters', 'bytes')
+COSTS = ('flops', 'parameters', 'bytes', 'latency_us')
 _WIDTH = whole(1, 2**20)
 _SWITCH = Rule('True or False')
 
@@ -26,6 +26,8 @@ RULES = {
   'search.max_flops': number(least=0),
   'search.max_parameters': number(least=0),
   'search.max_bytes': number(least=0),
+  'search.max_latency_us': number(least=0),
+  'search.latency_table': Rule('text'),
   'search.budget_rate': number(above=0),
   'search.share': number(above=0, below=1),
   'search.warmup_epochs': whole(),

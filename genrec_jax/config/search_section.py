@@ -30,7 +30,7 @@ def search(**fields) -> ConfigDict:
       row_shares=(1.0, 0.1, 0.01),
       tables='.*',  # The tables whose width and rows are searched, a regex.
       # The cost that the loss counts: 'flops', of the forward pass of an
-      # example, 'parameters' or 'bytes'.
+      # example, 'parameters', 'bytes', or 'latency_us', by a table.
       cost='flops',
       # How it is counted: 'linear', CE + weight * mean(log cost) / 100;
       # 'exponential', CE * weight * mean((log cost) ** power); 'budget', by a
@@ -43,6 +43,11 @@ def search(**fields) -> ConfigDict:
       max_flops=0.0,
       max_parameters=0.0,  # The most parameters, those of tables included.
       max_bytes=0.0,  # The most bytes of all parameters.
+      # The most microseconds that the matrices take for an example.
+      max_latency_us=0.0,
+      # The file of a table of latencies, which `python -m
+      # genrec_jax.search.latency` makes; '' is none.
+      latency_table='',
       # How fast multipliers of budgets rise: their change in a step is this
       # times the rate of the choices times the share by which a budget is
       # exceeded.

@@ -18,6 +18,7 @@ _COSTS = {
   'flops': 'operations of an example',
   'parameters': 'parameters',
   'bytes': 'bytes',
+  'latency_us': 'microseconds of matrices',
 }
 _METRICS = ('auc', 'logloss', 'ne')
 
@@ -40,12 +41,13 @@ def render_search(found: Mapping) -> str:
       for split in splits
       for metric in metrics
     ],
-    costs=_COSTS,
+    costs=list(best['costs']),
     choices=list(_list_choices(found)),
     curves=list(_chart_curves(found, best)),
     fronts=[
       _chart_front(candidates, found['best'], cost, splits[0], metrics[0])
-      for cost in ('flops', 'bytes')
+      for cost in best['costs']
+      if cost != 'parameters'
     ],
     trained_s=sum(c['core_s'] for c in candidates),
   )
@@ -108,8 +110,9 @@ def _chart_curves(found: Mapping, best: Mapping) -> Iterator[Chart]:
     [Series('temperature', read('search/temperature'), 'blue')],
     from_zero=True,
   )
-  for cost, words in _COSTS.items():
-    budget = found['search'][f'max_{cost}']
+  for cost in best['costs']:
+    words = _COSTS[cost]
+    budget = found['search'].get(f'max_{cost}', 0.0)
     references = [charts.reference_level('of the best', best['costs'][cost])]
     if budget:
       references.append(charts.reference_level('budget', budget, 'ink'))

@@ -31,10 +31,12 @@ from genrec_jax.search.choices import (
   read_weights,
   take_one,
 )
+from genrec_jax.search.latency import LatencyTable
 from genrec_jax.search.mlp_space import MlpSpace
 from genrec_jax.search.table_space import TableSpace
 
 COSTS = ('flops', 'parameters', 'bytes')
+LATENCY = 'latency_us'  # with a table of latencies
 # Choice -> its option.
 Options = Mapping[str, int | str]
 DIM, ROWS = 'dim.', 'rows.'  # begin the names of choices of tables
@@ -111,6 +113,7 @@ class NetSpace:
     row_bytes: table -> bytes of a number in its rows.
     extra: name -> a space from outside.
     extra_tables: the tables for which it has a choice.
+    latency: how long matrices take, or None where nobody asks.
   """
 
   features: Features
@@ -122,6 +125,12 @@ class NetSpace:
   row_bytes: Mapping[str, int]
   extra: Mapping[str, TableSpace] = dataclasses.field(default_factory=dict)
   extra_tables: tuple[str, ...] = ()
+  latency: LatencyTable | None = None
+
+  @property
+  def costs(self) -> tuple[str, ...]:
+    """Names of what `measure` measures."""
+    return (*COSTS, LATENCY) if self.latency else COSTS
 
   @functools.cached_property
   def table_choices(self) -> list[Choice]:
@@ -178,7 +187,9 @@ class NetSpace:
     Operations are those of the forward pass of an example: a
     multiply-accumulate is two, biases are counted among them. Bytes are of all
     parameters in float32, and of rows as they are kept; an id map of tables
-    with fewer rows than ids is computed and takes none.
+    with fewer rows than ids is computed and takes none. With a table of
+    latencies there is 'latency_us', too, of the matrices alone; the first one
+    of the top MLP is taken at the expected width of its input.
 
     Args:
       weights: `[..., options]` of each choice.
@@ -210,12 +221,15 @@ class NetSpace:
       ),
       mlp_space.count_weights,
     )
-    return {
+    found = {
       'flops': flops,
       'parameters': parameters + sum(scaled['parameters'].values()),
       'bytes': 4 * parameters
       + sum(self.row_bytes[t] * size for t, size in scaled['bytes'].items()),
     }
+    if self.latency:
+      found[LATENCY] = measure(self.latency.find, self.latency.find)
+    return found
 
   def _scale(self, weights: Weights, table: str, cost: str):
     """By what spaces from outside multiply what a table costs."""
@@ -233,12 +247,13 @@ class NetSpace:
     return total
 
   def measure_architecture(self, architecture: Architecture) -> dict:
-    """Costs of a net, whole numbers."""
+    """Costs of a net, whole numbers but for its latency."""
     weights = {
       name: weight.astype(np.float64)  # float32 would round large tables
       for name, weight in self.to_weights(self.describe(architecture)).items()
     }
-    return {name: round(x) for name, x in self.measure(weights).items()}
+    found = {name: float(x) for name, x in self.measure(weights).items()}
+    return found | {name: round(found[name]) for name in COSTS}
 
   def to_weights(self, options: Options) -> dict[str, np.ndarray]:
     """The weights with which each choice is one of its options.

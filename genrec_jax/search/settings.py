@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from genrec_jax.config.models import DLRM
 from genrec_jax.features import FeatureSpec
 from genrec_jax.models import fields
+from genrec_jax.search.latency import LatencyTable
 from genrec_jax.search.mlp_space import MlpSpace
-from genrec_jax.search.net_space import COSTS, NetSpace
+from genrec_jax.search.net_space import COSTS, LATENCY, NetSpace
 from genrec_jax.search.table_space import TableSpace
 
 SPACES = ('mlp', 'emb_dim', 'emb_rows')
@@ -38,19 +39,28 @@ class SearchSettings:
     ... ).budgets
     {'flops': 3000000.0}
     """
-    most = {name: self.section[f'max_{name}'] for name in COSTS}
+    most = {n: self.section.get(f'max_{n}', 0.0) for n in (*COSTS, LATENCY)}
     return {name: value for name, value in most.items() if value}
 
   def check_budgets(self, space: NetSpace) -> None:
     """Refuses budgets that no model or every model is within."""
+    if space.latency is None and (
+      LATENCY in self.budgets
+      or self.cost_loss in ('linear', 'exponential')
+      and self.cost == LATENCY
+    ):
+      raise ValueError(
+        f'{LATENCY} is counted, and search.latency_table names no table: '
+        '`python -m genrec_jax.search.latency` makes one'
+      )
     least, most = map(space.measure_architecture, space.find_extremes())
     for name, budget in self.budgets.items():
       if not least[name] <= budget <= most[name]:
         what = 'the smallest' if budget < least[name] else 'the largest'
         raise ValueError(
-          f'search.max_{name}={budget:,.0f}: {what} model of the space has '
-          f'{(least if budget < least[name] else most)[name]:,} {name}; models '
-          f'have {least[name]:,} to {most[name]:,}'
+          f'search.max_{name}={budget:,.7g}: {what} model of the space has '
+          f'{(least if budget < least[name] else most)[name]:,.7g} {name}; '
+          f'models have {least[name]:,.7g} to {most[name]:,.7g}'
         )
     if self.cost_loss == 'budget' and not self.budgets:
       raise ValueError(
@@ -127,6 +137,7 @@ def build_space(
     dict(row_bytes),
     outside,
     tuple(chosen) if outside else (),
+    LatencyTable.load(path) if (path := settings.latency_table) else None,
   )
   widest = max(max(sizes) for sizes in dims.values())
   if space.interaction == 'dot' and widest > config.dim:

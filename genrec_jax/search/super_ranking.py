@@ -22,7 +22,6 @@ from flax import nnx
 from genrec_jax.features import Examples, Inputs, TableSpec
 from genrec_jax.search import gumbel
 from genrec_jax.search.choices import measure_entropy
-from genrec_jax.search.net_space import COSTS
 from genrec_jax.search.phases import Phases
 from genrec_jax.search.settings import SearchSettings, build_space
 from genrec_jax.search.supernet import SuperDLRM
@@ -93,8 +92,8 @@ class SuperRanking(Ranking):
     self._space = dataclasses.replace(self.space, row_bytes=row_bytes)
     search.check_budgets(self.space)
     measured = ['loss', 'loss/labels', 'search/temperature']
-    measured += [f'search/{cost}' for cost in COSTS]
-    measured += [f'expected/{cost}' for cost in COSTS]
+    measured += [f'search/{cost}' for cost in self.space.costs]
+    measured += [f'expected/{cost}' for cost in self.space.costs]
     measured += [f'entropy/{choice.name}' for choice in self.space.choices]
     measured += [f'multiplier/{cost}' for cost in self._budgets]
     self.measurements = dict.fromkeys(measured, 'mean')
@@ -234,7 +233,7 @@ class SuperRanking(Ranking):
       'loss/labels': (labels, weight),
       'search/temperature': say(temperature),
     }
-    for cost in COSTS:
+    for cost in self.space.costs:
       measured[f'search/{cost}'] = say(jnp.mean(drawn[cost]))
       measured[f'expected/{cost}'] = say(expected[cost])
     for name, logits in theta.items():

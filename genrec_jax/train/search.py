@@ -32,7 +32,7 @@ from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.report import search_page
 from genrec_jax.report.metric_writers import read_jsonl
-from genrec_jax.search.net_space import COSTS, Architecture, NetSpace
+from genrec_jax.search.net_space import Architecture, NetSpace
 from genrec_jax.search.settings import SearchSettings
 from genrec_jax.search.super_ranking import THETA, SuperRanking
 from genrec_jax.serve.weights import load_weights
@@ -306,7 +306,7 @@ def write_config(folder: pathlib.Path, candidate: Candidate) -> None:
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / f'{candidate.name}.py'
   config_lib.save(candidate.config, path.with_suffix('.json'))
-  costs = ', '.join(f'{candidate.costs[name]:,} {name}' for name in COSTS)
+  costs = ', '.join(f'{x:,.7g} {name}' for name, x in candidate.costs.items())
   text = _FOUND.format(
     title=candidate.architecture.name.capitalize(),
     path=path,
@@ -373,13 +373,14 @@ def _describe(found: Mapping, workdir: pathlib.Path) -> str:
   """What `genrec search` prints."""
   splits = [s for s in ('valid', 'test') if s in _first_metrics(found)]
   shown = [m for m in _METRICS if m in _first_metrics(found)[splits[0]]]
-  head = ['<model', '<architecture', *(f'>{cost}' for cost in COSTS)]
+  names = list(found['candidates'][0]['costs'])
+  head = ['<model', '<architecture', *(f'>{cost}' for cost in names)]
   head += [f'>{split} {metric}' for split in splits for metric in shown]
   rows = []
   for c in found['candidates']:
     values = [f'{c["metrics"][s][m]:.4f}' for s in splits for m in shown]
     mark = ' (best)' if c['name'] == found['best'] else ''
-    costs = [f'{c["costs"][cost]:,}' for cost in COSTS]
+    costs = [f'{c["costs"][cost]:,.7g}' for cost in names]
     rows.append((c['name'] + mark, c['title'], *costs, *values))
   supernet = found['supernet']
   trained = [c['core_s'] for c in found['candidates']]

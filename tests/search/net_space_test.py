@@ -96,6 +96,7 @@ def make_settings(**fields):
     spaces=('mlp',), top=(3, 5), top_layers=2, bottom=(3,), bottom_layers=1,
     dims=(2, 4), row_shares=(1.0, 0.5), tables='.*', skips=True,
     max_flops=0.0, max_parameters=0.0, max_bytes=0.0, cost_loss='linear',
+    cost='flops', latency_table='',
   )  # fmt: skip
   return SearchSettings(given | fields)
 
