@@ -9,7 +9,7 @@ _SWITCH = Rule('True or False')
 RULES = {
   'search.supernet': _SWITCH,
   'search.spaces': some(
-    words('mlp', 'emb_dim', 'emb_rows', grows=True), filled=True
+    words('mlp', 'emb_dim', 'emb_rows', 'wukong', grows=True), filled=True
   ),
   'search.top': some(_WIDTH, filled=True),
   'search.top_layers': whole(1, 64),
@@ -18,6 +18,11 @@ RULES = {
   'search.skips': _SWITCH,
   'search.dims': some(_WIDTH, filled=True),
   'search.row_shares': some(number(above=0, most=1), filled=True),
+  'search.wukong_layers': some(whole(1, 64), filled=True),
+  'search.wukong_fmb': some(_WIDTH, filled=True),
+  'search.wukong_lcb': some(_WIDTH, filled=True),
+  'search.wukong_rank': some(_WIDTH, filled=True),
+  'search.wukong_hidden': some(_WIDTH, filled=True),
   'search.tables': Rule('text'),
   'search.cost': words(*COSTS),
   'search.cost_loss': words('linear', 'exponential', 'budget', 'none'),

@@ -16,7 +16,8 @@ def search(**fields) -> ConfigDict:
       # it for the first of its runs.
       supernet=False,
       # What is searched: 'mlp', the width of each layer and which layers there
-      # are; 'emb_dim', the width of each table; 'emb_rows', its rows.
+      # are; 'emb_dim', the width of each table; 'emb_rows', its rows; 'wukong',
+      # the layers of a Wukong.
       spaces=('mlp', 'emb_dim'),
       # The widths of a layer of the MLP over interactions.
       top=(16, 32, 64),
@@ -28,6 +29,11 @@ def search(**fields) -> ConfigDict:
       dims=(4, 8, 16),  # The widths of a table.
       # The rows of a table, as shares of its ids.
       row_shares=(1.0, 0.1, 0.01),
+      wukong_layers=(1, 2, 3),  # Numbers of layers of a Wukong.
+      wukong_fmb=(4, 8),  # Rows of its factorisation machine blocks.
+      wukong_lcb=(4, 8),  # Rows of its linear compression blocks.
+      wukong_rank=(4, 8),  # Its ranks k.
+      wukong_hidden=(64, 256),  # Widths of the hidden layers of its blocks.
       tables='.*',  # The tables whose width and rows are searched, a regex.
       # The cost that the loss counts: 'flops', of the forward pass of an
       # example, 'parameters', 'bytes', or 'latency_us', by a table.

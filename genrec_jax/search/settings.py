@@ -4,15 +4,21 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
-from genrec_jax.config.models import DLRM
+from genrec_jax.config.models import DLRM, Wukong
 from genrec_jax.features import FeatureSpec
-from genrec_jax.models import fields
+from genrec_jax.models import RANKERS, fields
+from genrec_jax.search.architecture import (
+  COSTS,
+  LATENCY,
+  ArchitectureSpace,
+)
+from genrec_jax.search.dlrm_space import DlrmSpace
 from genrec_jax.search.latency import LatencyTable
 from genrec_jax.search.mlp_space import MlpSpace
-from genrec_jax.search.net_space import COSTS, LATENCY, NetSpace
 from genrec_jax.search.table_space import TableSpace
+from genrec_jax.search.wukong_space import WukongSpace
 
-SPACES = ('mlp', 'emb_dim', 'emb_rows')
+SPACES = ('mlp', 'emb_dim', 'emb_rows', 'wukong')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +48,7 @@ class SearchSettings:
     most = {n: self.section.get(f'max_{n}', 0.0) for n in (*COSTS, LATENCY)}
     return {name: value for name, value in most.items() if value}
 
-  def check_budgets(self, space: NetSpace) -> None:
+  def check_budgets(self, space: ArchitectureSpace) -> None:
     """Refuses budgets that no model or every model is within."""
     if space.latency is None and (
       LATENCY in self.budgets
@@ -75,12 +81,12 @@ class SearchSettings:
 
 def build_space(
   settings: SearchSettings,
-  config: DLRM,
+  config: DLRM | Wukong,
   features: Sequence[FeatureSpec],
   outputs: int,
   row_bytes: Mapping[str, int],
   extra: Mapping[str, TableSpace] | None = None,
-) -> NetSpace:
+) -> ArchitectureSpace:
   """The architectures from which a search chooses.
 
   Args:
@@ -92,6 +98,10 @@ def build_space(
     extra: name -> a space from outside the library.
   """
   spaces = set(settings.spaces)
+  if 'wukong' in spaces and not isinstance(config, Wukong):
+    raise ValueError(
+      "search.spaces holds 'wukong': set model.name=wukong, or take another one"
+    )
   known = {*SPACES, *(extra or {})}
   if unknown := sorted(spaces - known):
     raise ValueError(
@@ -100,7 +110,8 @@ def build_space(
     )
   outside = {n: x for n, x in (extra or {}).items() if n in spaces}
   tabled = fields.table_features(features)
-  widths = fields.own_widths(config, features)
+  model = RANKERS['wukong' if isinstance(config, Wukong) else 'dlrm']
+  widths = model.widths(config, features)
   dims, rows = {}, {}
   for feature in tabled:
     table = feature.source
@@ -117,41 +128,83 @@ def build_space(
       dims[table] = tuple(sorted(set(settings.dims)))
     if 'emb_rows' in spaces:
       rows[table] = choose_rows(rows[table][0], settings.row_shares)
-  numbers = len(fields.numeric_features(features))
-  nets = {'bottom': config.dim if numbers else 0, 'top': outputs}
-  for name, last in nets.items():
-    if 'mlp' in spaces:
-      sizes = tuple(sorted(set(settings.section[name])))
-      layers = (sizes,) * settings.section[f'{name}_layers']
-      nets[name] = MlpSpace(name, layers, last, settings.skips)
-    else:
-      layers = tuple((width,) for width in getattr(config, name))
-      nets[name] = MlpSpace(name, layers, last, skips=False)
-  space = NetSpace(
-    tuple(features),
-    config,
-    nets['bottom'] if numbers else None,
-    nets['top'],
-    dims,
-    rows,
-    dict(row_bytes),
-    outside,
-    tuple(chosen) if outside else (),
-    LatencyTable.load(path) if (path := settings.latency_table) else None,
+  path = settings.latency_table
+  given = dict(
+    features=tuple(features),
+    config=config,
+    dims=dims,
+    rows=rows,
+    row_bytes=dict(row_bytes),
+    extra=outside,
+    extra_tables=tuple(chosen) if outside else (),
+    latency=LatencyTable.load(path)
+    if (path := settings.latency_table)
+    else None,
   )
-  widest = max(max(sizes) for sizes in dims.values())
-  if space.interaction == 'dot' and widest > config.dim:
-    raise ValueError(
-      f'search.dims={tuple(settings.dims)} has widths above '
-      f"model.dim={config.dim}, to which interaction='dot' fills up narrower "
-      f'vectors: set model.dim={widest}'
-    )
+  if isinstance(config, Wukong):
+    space = _build_wukong_space(settings, outputs, given)
+  else:
+    space = _build_dlrm_space(settings, outputs, given)
   if not space.choices:
     raise ValueError(
       f'search.spaces={tuple(settings.spaces)} leave nothing to choose: every '
       'choice has one option'
     )
   return space
+
+
+def _build_dlrm_space(settings: SearchSettings, outputs, given) -> DlrmSpace:
+  config, nets = given['config'], {}
+  numbers = len(fields.numeric_features(given['features']))
+  for name, last in (('bottom', config.dim), ('top', outputs)):
+    if 'mlp' in settings.spaces:
+      sizes = tuple(sorted(set(settings.section[name])))
+      widths = (sizes,) * settings.section[f'{name}_layers']
+      nets[name] = MlpSpace(name, widths, last, settings.skips)
+    else:
+      widths = tuple((width,) for width in getattr(config, name))
+      nets[name] = MlpSpace(name, widths, last, skips=False)
+  nets['bottom'] = nets['bottom'] if numbers else None
+  space = DlrmSpace(**given, **nets)
+  widest = max(max(sizes) for sizes in space.dims.values())
+  if space.interaction == 'dot' and widest > config.dim:
+    raise ValueError(
+      f'search.dims={tuple(settings.dims)} has widths above '
+      f"model.dim={config.dim}, to which interaction='dot' fills up narrower "
+      f'vectors: set model.dim={widest}'
+    )
+  return space
+
+
+def _build_wukong_space(
+  settings: SearchSettings, outputs, given
+) -> WukongSpace:
+  config = given['config']
+  if wrong := {'mlp', 'emb_dim'} & set(settings.spaces):
+    raise ValueError(
+      f'search.spaces={tuple(settings.spaces)}: {sorted(wrong)[0]!r} is for '
+      "dlrm; 'wukong' searches the layers of a Wukong, whose vectors have one "
+      'width'
+    )
+  if given['latency']:
+    raise ValueError('search.latency_table is for dlrm, and not for wukong')
+  hidden = config.fmb_hidden[:1]
+  sizes = {
+    'layers': config.layers, 'fmb': config.fmb, 'lcb': config.lcb,
+    'rank': config.rank, 'hidden': hidden[0] if hidden else 1,
+  }  # fmt: skip
+  sizes = {name: (size,) for name, size in sizes.items()}
+  if 'wukong' in settings.spaces:
+    for name in sizes:
+      asked = tuple(sorted(set(settings.section[f'wukong_{name}'])))
+      if name != 'hidden' or hidden:
+        sizes[name] = asked
+  elif len(set(config.fmb_hidden)) > 1:
+    raise ValueError(
+      f'model.fmb_hidden={config.fmb_hidden}: a search of Wukongs has one '
+      'width in all of them'
+    )
+  return WukongSpace(**given, sizes=sizes, outputs=outputs)
 
 
 def choose_rows(ids: int, shares: Sequence[float]) -> tuple[int, ...]:

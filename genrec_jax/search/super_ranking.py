@@ -24,11 +24,13 @@ from genrec_jax.search import gumbel
 from genrec_jax.search.choices import measure_entropy
 from genrec_jax.search.phases import Phases
 from genrec_jax.search.settings import SearchSettings, build_space
+from genrec_jax.search.super_wukong import SuperWukong
 from genrec_jax.search.supernet import SuperDLRM
 from genrec_jax.search.table_space import TableSpace
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.ranking import Ranking
 
+SUPERNETS = {'dlrm': SuperDLRM, 'wukong': SuperWukong}
 THETA = 'params/choices/.*'  # paths of the parameters with steps of their own
 _PART = '@'  # between a table and its number of rows
 
@@ -106,9 +108,10 @@ class SuperRanking(Ranking):
   @property
   def space(self):
     if self._space is None:
-      if self.model_name != 'dlrm':
+      if self.model_name not in SUPERNETS:
         raise ValueError(
-          f'model.name={self.model_name!r} cannot be searched; dlrm can'
+          f'model.name={self.model_name!r} cannot be searched; '
+          f'{" and ".join(SUPERNETS)} can'
         )
       self._space = build_space(
         self.search,
@@ -169,7 +172,7 @@ class SuperRanking(Ranking):
     )
 
   def _make_model(self, config, features, rngs: nnx.Rngs) -> nnx.Module:
-    return SuperDLRM(self.space, self._budgets, rngs)
+    return SUPERNETS[self.model_name](self.space, self._budgets, rngs)
 
   def inputs(self, rows, batch: Examples) -> Inputs:
     """With a vector for each number of rows of a table."""
@@ -187,7 +190,7 @@ class SuperRanking(Ranking):
     )
 
   def measure_costs(self, weights) -> dict[str, jax.Array]:
-    """Costs `[...]` with weights, see `NetSpace.measure`."""
+    """Costs `[...]` with weights, see `ArchitectureSpace.measure`."""
     found = self.space.measure(weights, self.search.drop_skips)
     shape = jnp.shape(next(iter(weights.values())))[:-1]
     return {n: jnp.broadcast_to(x, shape) for n, x in found.items()}

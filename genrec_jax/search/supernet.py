@@ -1,4 +1,4 @@
-"""A DLRM that is every architecture of a space at once.
+"""A model that is every architecture of a space at once.
 
 | paper (arXiv 2110.14812), public code   | here                              |
 |-----------------------------------------|-----------------------------------|
@@ -11,7 +11,8 @@
 Differences from the paper: none of the published faults, unless asked for
 (`search.shared_optimizer`, `search.drop_skips`). There is no batch norm, whose
 statistics would be of no architecture: a model that was found has what its
-config says. ReLU and dropout are those of `mlp.MLP`.
+config says. ReLU and dropout are those of `mlp.MLP`. A Wukong, which the paper
+does not search, is in super_wukong.py.
 """
 
 import jax
@@ -22,9 +23,10 @@ from flax import nnx
 from genrec_jax.features import Inputs
 from genrec_jax.models import fields, layers, mlp
 from genrec_jax.models.dlrm import dot_products, pad_vectors
+from genrec_jax.search.architecture import DIM, ROWS, ArchitectureSpace
 from genrec_jax.search.choices import SKIP, Choice, Weights, read_weights
+from genrec_jax.search.dlrm_space import DlrmSpace
 from genrec_jax.search.mlp_space import MlpSpace
-from genrec_jax.search.net_space import DIM, ROWS, NetSpace
 
 MULTIPLIER = 'multiplier.'  # begins the names of multipliers of budgets
 
@@ -165,10 +167,26 @@ def _split(made: jax.Array, sizes) -> list[jax.Array]:
   return jnp.split(made, np.cumsum(sizes)[:-1], axis=1)
 
 
+def make_mask(weights: Weights, choice: Choice) -> jax.Array:
+  """`[B or 1, largest size]`: of place j the weight of all sizes above j.
+
+  >>> make_mask({'d': jnp.array([[0.25, 0.75]])}, Choice('d', (1, 3))).tolist()
+  [[1.0, 0.75, 0.75]]
+
+  Args:
+    weights: of each choice.
+    choice: of a size.
+  """
+  sizes = np.array(choice.options)[:, None]
+  masks = (np.arange(max(choice.options))[None] < sizes).astype(np.float32)
+  found = jnp.asarray(read_weights(weights, choice), jnp.float32)
+  return found.reshape(-1, len(choice.options)) @ masks
+
+
 def mask_columns(
   vector: jax.Array, weights: Weights, choice: Choice
 ) -> jax.Array:
-  """`[B, width]`: column j by the weight of all widths above j.
+  """`[B, width]`, each column by its place in `make_mask`.
 
   Args:
     vector: of the largest width.
@@ -177,34 +195,20 @@ def mask_columns(
   """
   if len(choice.options) == 1:
     return vector
-  sizes = np.array(choice.options)[:, None]
-  masks = (np.arange(vector.shape[1])[None] < sizes).astype(np.float32)
-  found = jnp.asarray(read_weights(weights, choice), jnp.float32)
-  return vector * (found.reshape(-1, len(choice.options)) @ masks)
+  return vector * make_mask(weights, choice)
 
 
-class SuperDLRM(fields.Ranker):
-  """All DLRMs of a space.
+class Supernet(fields.Ranker):
+  """All models of a space; what `mix` makes of an example is the model's own.
 
   Args:
-    space: which DLRMs.
+    space: which models.
     budgets: names of the costs that have a multiplier.
-    rngs: random keys.
   """
 
-  def __init__(self, space: NetSpace, budgets, rngs: nnx.Rngs):
-    self.space = space
-    c = self.config = space.config
+  def __init__(self, space: ArchitectureSpace, budgets):
+    self.space, self.config = space, space.config
     self.choices = Choices(space.choices, budgets)
-    self.bottom = (
-      SuperMLP(space.numbers, space.bottom, c.dropout, c.init, rngs)
-      if space.bottom is not None
-      else None
-    )
-    self._dims = {t: Choice(DIM + t, s) for t, s in space.dims.items()}
-    self._rows = {t: Choice(ROWS + t, s) for t, s in space.rows.items()}
-    width = space.find_width({t: max(s) for t, s in space.dims.items()})
-    self.top = SuperMLP(width, space.top, c.dropout, c.init, rngs)
 
   def mix(self, x: Inputs, weights: Weights, key=None) -> jax.Array:
     """Logits `[B, outputs]` of a mixture.
@@ -215,34 +219,28 @@ class SuperDLRM(fields.Ranker):
       weights: `[B or 1, options]` of each choice.
       key: for dropout; None for evaluation.
     """
-    c, space = self.config, self.space
-    below, above = layers.split_key(key, 2)
-    vectors, rest = [], list(x.vectors)
+    raise NotImplementedError
+
+  def mix_tables(self, x: Inputs, weights: Weights) -> list[jax.Array]:
+    """A vector of each feature with a table; arguments as `mix`."""
+    space, vectors, rest = self.space, [], list(x.vectors)
     for table in space.tables_of_vectors:
-      choice = self._rows[table]
-      own = [rest.pop(0).astype(c.dtype) for _ in choice.options]
+      choice = Choice(ROWS + table, space.rows[table])
+      own = [rest.pop(0).astype(self.config.dtype) for _ in choice.options]
       vector = own[0]
       if len(own) > 1:
         vector = sum(
           read_choice(weights, choice, number) * v
           for number, v in enumerate(own)
         )
-      vector = mask_columns(vector, weights, self._dims[table])
+      width = Choice(DIM + table, space.dims[table])
+      vector = mask_columns(vector, weights, width)
       for name, extra in space.extra.items():
         if table in space.extra_tables:
           found = read_weights(weights, space.choose_extra(name, table))
           vector = extra.mix(vector, jnp.atleast_2d(found))
       vectors.append(vector)
-    dense = []
-    if self.bottom is not None:
-      made = self.bottom(x.numbers.astype(c.dtype), weights, x.first, below)
-      dense = [jax.nn.relu(made)]
-    if space.interaction == 'cat':
-      r = fields.concatenate_vectors(dense + vectors, c.dtype)
-    else:
-      dots = dot_products(pad_vectors(dense + vectors, c.dim), c.itself)
-      r = fields.concatenate_vectors([*dense, dots], c.dtype)
-    return mlp.to_logits(self.top(r, weights, x.first, above))
+    return vectors
 
   def __call__(self, x: Inputs, key=None) -> jax.Array:
     """Logits with the probabilities that theta says."""
@@ -265,3 +263,39 @@ class SuperDLRM(fields.Ranker):
       for name, value in found.items()
       if name.startswith(MULTIPLIER)
     }
+
+
+class SuperDLRM(Supernet):
+  """All DLRMs of a space.
+
+  Args:
+    space: which DLRMs.
+    budgets: names of the costs that have a multiplier.
+    rngs: random keys.
+  """
+
+  def __init__(self, space: DlrmSpace, budgets, rngs: nnx.Rngs):
+    super().__init__(space, budgets)
+    c = space.config
+    self.bottom = (
+      SuperMLP(space.numbers, space.bottom, c.dropout, c.init, rngs)
+      if space.bottom is not None
+      else None
+    )
+    width = space.find_width({t: max(s) for t, s in space.dims.items()})
+    self.top = SuperMLP(width, space.top, c.dropout, c.init, rngs)
+
+  def mix(self, x: Inputs, weights: Weights, key=None) -> jax.Array:
+    c = self.config
+    below, above = layers.split_key(key, 2)
+    vectors = self.mix_tables(x, weights)
+    dense = []
+    if self.bottom is not None:
+      made = self.bottom(x.numbers.astype(c.dtype), weights, x.first, below)
+      dense = [jax.nn.relu(made)]
+    if self.space.interaction == 'cat':
+      r = fields.concatenate_vectors(dense + vectors, c.dtype)
+    else:
+      dots = dot_products(pad_vectors(dense + vectors, c.dim), c.itself)
+      r = fields.concatenate_vectors([*dense, dots], c.dtype)
+    return mlp.to_logits(self.top(r, weights, x.first, above))

@@ -32,7 +32,7 @@ from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.report import search_page
 from genrec_jax.report.metric_writers import read_jsonl
-from genrec_jax.search.net_space import Architecture, NetSpace
+from genrec_jax.search.architecture import Architecture, ArchitectureSpace
 from genrec_jax.search.settings import SearchSettings
 from genrec_jax.search.super_ranking import THETA, SuperRanking
 from genrec_jax.serve.weights import load_weights
@@ -51,7 +51,7 @@ class Candidate:
   Attributes:
     name: of its directory, and of its config.
     architecture: what it is.
-    costs: of it, see `NetSpace.measure`.
+    costs: of it, see `ArchitectureSpace.measure`.
     config: of its run.
   """
 
@@ -174,7 +174,7 @@ def read_choices(
 
 
 def draw_architectures(
-  space: NetSpace,
+  space: ArchitectureSpace,
   settings: SearchSettings,
   weights: Mapping[str, np.ndarray],
   count: int,
@@ -246,7 +246,7 @@ def list_candidates(
 
 
 def make_found_config(
-  config, space: NetSpace, architecture: Architecture, **fields
+  config, space: ArchitectureSpace, architecture: Architecture, **fields
 ):
   """The config of a model that was found, an ordinary one.
 
@@ -256,11 +256,6 @@ def make_found_config(
     architecture: the model.
     **fields: 'section.key' -> value.
   """
-  dims = {
-    f.name: architecture.dims[f.source]
-    for f in space.features
-    if f.has_table and architecture.dims[f.source] != config.model.dim
-  }
   rows = {
     table: {'id_map': 'hash', 'rows': size}
     for table, size in architecture.rows.items()
@@ -270,9 +265,7 @@ def make_found_config(
     for table, option in own.items():
       if changed := space.extra[name].change(option):
         rows[table] = {**rows.get(table, {}), **changed}
-  fields |= {'model.top': architecture.top, 'model.dims': dims}
-  if architecture.bottom:
-    fields['model.bottom'] = architecture.bottom
+  fields |= space.to_keys(architecture)
   return series.change_tables(config, list(architecture.rows), rows, **fields)
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from genrec_jax.config.models import DLRM
 from genrec_jax.features import FeatureSpec
 from genrec_jax.search.choices import SKIP
+from genrec_jax.search.dlrm_space import DlrmSpace
 from genrec_jax.search.mlp_space import MlpSpace
-from genrec_jax.search.net_space import NetSpace
 
 FEATURES = (
   FeatureSpec('user', rows=50),
@@ -34,7 +34,7 @@ def make_space(
     'rows': {'user': (50, 6), 'item': (40,)},
     'row_bytes': {'user': 4, 'item': 4},
   }
-  return NetSpace(features, config, **(given | fields))
+  return DlrmSpace(features=features, config=config, **(given | fields))
 
 
 def draw_weights(choices, seed=0):

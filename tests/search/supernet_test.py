@@ -80,8 +80,8 @@ def test_it_is_the_model_that_is_chosen(interaction, seed):
 
   dims = {f.name: architecture.dims[f.source] for f in spaces.FEATURES[:3]}
   config = space.config.__class__(
-    dim=4, dims=dims, bottom=architecture.bottom, top=architecture.top,
-    interaction=interaction, batch_norm=False,
+    dim=4, dims=dims, interaction=interaction, batch_norm=False,
+    **architecture.net,
   )  # fmt: skip
   model = RANKERS['dlrm'](config, spaces.FEATURES, 2, nnx.Rngs(9))
   copy_mlp(supernet.bottom, options, model.bottom, slice(None))

@@ -123,7 +123,7 @@ def test_what_is_found_is_a_config(searched, tmp_path):
   valid = [c['metrics']['valid']['logloss'] for c in found['candidates']]
   assert best['metrics']['valid']['logloss'] == min(valid)
   config = config_lib.load(str(workdir / 'found' / 'best.py'), [])
-  assert tuple(config.model.top) == tuple(best['architecture']['top'])
+  assert tuple(config.model.top) == tuple(best['architecture']['net']['top'])
   again = loop.train_and_evaluate(config, tmp_path / 'again', TASK_KINDS)
   assert again['metrics'] == best['metrics']
   total = sum(again['parameters'].values())

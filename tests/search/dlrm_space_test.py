@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import flops
 from genrec_jax.models import RANKERS
-from genrec_jax.search.net_space import COSTS, Architecture
+from genrec_jax.search.architecture import COSTS, Architecture
 from genrec_jax.search.settings import SearchSettings, build_space
 from tests.search import spaces
 
@@ -29,8 +29,8 @@ def test_costs_are_those_of_the_model(interaction, norm, features):
     dims = {f.name: architecture.dims.get(f.source) for f in features}
     config = dataclasses.replace(
       space.config,
-      bottom=architecture.bottom,
-      top=architecture.top,
+      bottom=architecture.net.get('bottom', ()),
+      top=architecture.net['top'],
       dims={name: dim for name, dim in dims.items() if dim},
     )
     sized = [
@@ -72,7 +72,9 @@ def test_expected_costs_are_those_of_all_architectures(interaction):
     for (bottom, top), p in known.items():
       dims = {t: own[f'dim.{t}'] for t in ('user', 'item')}
       rows = {'user': own['rows.user'], 'item': 40}
-      costs = space.measure_architecture(Architecture(bottom, top, dims, rows))
+      costs = space.measure_architecture(
+        Architecture({'bottom': bottom, 'top': top}, dims, rows)
+      )
       total += share * p
       for name in COSTS:
         expected[name] += share * p * costs[name]

@@ -1,17 +1,12 @@
-"""The space of DLRMs: two MLPs, and the width and the rows of each table.
+"""Architectures, and spaces of them: what all models that are searched share.
 
-| paper (arXiv 2110.14812)  | here                                          |
-|---------------------------|-----------------------------------------------|
-| top and bottom MLPs       | `top`, `bottom`: `mlp_space.MlpSpace`         |
-| embedding dimension       | `dims`, a choice 'dim.TABLE' for each table   |
-| embedding cardinality     | `rows`, a choice 'rows.TABLE' for each table  |
-
-Any of them may have one option, which is then fixed. The choices of a net are
+A space has choices for the net and choices for the tables. All of them are
 independent of each other, and each cost is a sum of products of different
 choices' sizes: so the cost with weights is the expected cost of architectures
-drawn by these weights, whichever are searched together.
+drawn by these weights, whatever is searched together.
 """
 
+import abc
 import dataclasses
 import functools
 import math
@@ -19,10 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.config.models import DLRM
 from genrec_jax.features import Features
 from genrec_jax.models import fields
-from genrec_jax.search import mlp_space
 from genrec_jax.search.choices import (
   Choice,
   Weights,
@@ -32,7 +25,6 @@ from genrec_jax.search.choices import (
   take_one,
 )
 from genrec_jax.search.latency import LatencyTable
-from genrec_jax.search.mlp_space import MlpSpace
 from genrec_jax.search.table_space import TableSpace
 
 COSTS = ('flops', 'parameters', 'bytes')
@@ -44,18 +36,16 @@ DIM, ROWS = 'dim.', 'rows.'  # begin the names of choices of tables
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-  """A net of the space.
+  """A model of a space.
 
   Attributes:
-    bottom: hidden widths of the MLP over numbers.
-    top: hidden widths of the MLP over interactions.
+    net: key of the model -> its value: sizes of layers, or one number.
     dims: table -> width of its rows.
     rows: table -> its rows.
     extra: space from outside -> table -> its option.
   """
 
-  bottom: tuple[int, ...]
-  top: tuple[int, ...]
+  net: Mapping[str, tuple[int, ...] | int]
   dims: Mapping[str, int]
   rows: Mapping[str, int]
   extra: Mapping[str, Mapping[str, int | str]] = dataclasses.field(
@@ -64,8 +54,10 @@ class Architecture:
 
   def to_json(self) -> dict:
     return {
-      'bottom': list(self.bottom),
-      'top': list(self.top),
+      'net': {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in self.net.items()
+      },
       'dims': dict(self.dims),
       'rows': dict(self.rows),
       'extra': {name: dict(own) for name, own in self.extra.items()},
@@ -73,41 +65,37 @@ class Architecture:
 
   @classmethod
   def of_json(cls, found: Mapping) -> 'Architecture':
-    return cls(
-      tuple(found['bottom']),
-      tuple(found['top']),
-      dict(found['dims']),
-      dict(found['rows']),
-      {name: dict(own) for name, own in found.get('extra', {}).items()},
-    )
+    """The inverse of `to_json`."""
+    net = {
+      key: tuple(value) if isinstance(value, list) else value
+      for key, value in found['net'].items()
+    }
+    return cls(net, found['dims'], found['rows'], found['extra'])
 
   @property
   def name(self) -> str:
     """A short one that no other architecture of the space has.
 
-    >>> Architecture((), (64, 16), {'a': 8, 'b': 4}, {'a': 9, 'b': 9}).name
+    >>> Architecture({'top': (64, 16)}, {'a': 8, 'b': 4}, {'a': 9, 'b': 9}).name
     'top 64-16, dim 8 4, rows 9 9'
     """
     parts = {
-      'bottom': '-'.join(map(str, self.bottom)),
-      'top': '-'.join(map(str, self.top)),
-      'dim': ' '.join(map(str, self.dims.values())),
-      'rows': ' '.join(map(str, self.rows.values())),
+      key: '-'.join(map(str, value)) if isinstance(value, tuple) else str(value)
+      for key, value in self.net.items()
     }
-    for name, own in self.extra.items():
-      parts[name] = ' '.join(map(str, own.values()))
+    for part, sizes in (
+      ('dim', self.dims), ('rows', self.rows), *self.extra.items()
+    ):  # fmt: skip
+      parts[part] = ' '.join(map(str, sizes.values()))
     return ', '.join(f'{part} {text}' for part, text in parts.items() if text)
 
 
-@dataclasses.dataclass(frozen=True)
-class NetSpace:
-  """Which DLRMs there are.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ArchitectureSpace(abc.ABC):
+  """Which architectures of a model there are.
 
   Attributes:
     features: of the data.
-    config: of the model around what is searched.
-    bottom: MLP over numbers, None where there are none.
-    top: MLP over interactions.
     dims: table -> the widths there are.
     rows: table -> the numbers of rows there are, from the most on.
     row_bytes: table -> bytes of a number in its rows.
@@ -117,15 +105,57 @@ class NetSpace:
   """
 
   features: Features
-  config: DLRM
-  bottom: MlpSpace | None
-  top: MlpSpace
   dims: Mapping[str, tuple[int, ...]]
   rows: Mapping[str, tuple[int, ...]]
   row_bytes: Mapping[str, int]
   extra: Mapping[str, TableSpace] = dataclasses.field(default_factory=dict)
   extra_tables: tuple[str, ...] = ()
   latency: LatencyTable | None = None
+
+  # What a model says of its net.
+
+  @abc.abstractmethod
+  def list_net_choices(self) -> list[Choice]:
+    """All choices of the net, those with one option too."""
+
+  @abc.abstractmethod
+  def measure_net(
+    self, weights: Weights, dims: Mapping[str, float], drop_skips: bool
+  ) -> dict:
+    """Expected 'flops' and 'parameters' beside the tables, and latency.
+
+    Args:
+      weights: `[..., options]` of each choice.
+      dims: table -> expected width of its rows.
+      drop_skips: as `mlp_space.MlpSpace.measure`.
+    """
+
+  @abc.abstractmethod
+  def choose_net(self, options: Options) -> dict[str, tuple[int, ...] | int]:
+    """`Architecture.net` of options."""
+
+  @abc.abstractmethod
+  def describe_net(self, architecture: Architecture) -> dict[str, int | str]:
+    """Options with which `choose_net` gives that of an architecture."""
+
+  @abc.abstractmethod
+  def find_net_extremes(self, dims: Mapping[str, int], number: int) -> dict:
+    """The net that costs the least (0) or the most (1).
+
+    Args:
+      dims: table -> width of its rows.
+      number: 0 or 1.
+    """
+
+  @abc.abstractmethod
+  def list_nets(self) -> list[dict]:
+    """Each net, once."""
+
+  @abc.abstractmethod
+  def to_keys(self, architecture: Architecture) -> dict[str, object]:
+    """Keys of a config that make its model an architecture, tables aside."""
+
+  # What all have in common.
 
   @property
   def costs(self) -> tuple[str, ...]:
@@ -142,13 +172,13 @@ class NetSpace:
     return [*dims, *rows, *extra]
 
   def choose_extra(self, space: str, table: str) -> Choice:
+    """The choice of a space from outside."""
     return self.extra[space].make_choice(space, table)
 
   @functools.cached_property
   def choices(self) -> list[Choice]:
     """All with more than one option, in their order."""
-    nets = [] if self.bottom is None else self.bottom.choices
-    return list_open([*nets, *self.top.choices, *self.table_choices])
+    return list_open([*self.list_net_choices(), *self.table_choices])
 
   @functools.cached_property
   def tables_of_vectors(self) -> list[str]:
@@ -160,75 +190,31 @@ class NetSpace:
     """How many numeric features there are."""
     return len(fields.numeric_features(self.features))
 
-  @property
-  def count(self) -> int:
-    """Vectors that interact."""
-    return len(self.tables_of_vectors) + bool(self.numbers)
-
-  @property
-  def interaction(self) -> str:
-    return self.config.choose_interaction(self.count)
-
-  def find_width(self, dims: Mapping[str, float]):
-    """Width of what the top MLP reads.
-
-    Args:
-      dims: table -> width of its rows, whole or in the mean.
-    """
-    dim = self.config.dim if self.numbers else 0
-    if self.interaction == 'dot':
-      n = self.count
-      return n * (n + 1 if self.config.itself else n - 1) // 2 + dim
-    return dim + sum(dims[table] for table in self.tables_of_vectors)
-
   def measure(self, weights: Weights, drop_skips: bool = False) -> dict:
-    """Expected costs of a net: 'flops', 'parameters' and 'bytes'.
+    """Expected costs of a model: 'flops', 'parameters' and 'bytes'.
 
     Operations are those of the forward pass of an example: a
     multiply-accumulate is two, biases are counted among them. Bytes are of all
     parameters in float32, and of rows as they are kept; an id map of tables
     with fewer rows than ids is computed and takes none. With a table of
     latencies there is 'latency_us', too, of the matrices alone; the first one
-    of the top MLP is taken at the expected width of its input.
+    behind the tables is taken at the expected width of its input.
 
     Args:
       weights: `[..., options]` of each choice.
-      drop_skips: as `MlpSpace.measure`.
+      drop_skips: as `mlp_space.MlpSpace.measure`.
     """
-    rows = {
-      t: mean_option(weights, Choice(ROWS + t, sizes))
-      for t, sizes in self.rows.items()
-    }
-    dims = {
-      t: mean_option(weights, Choice(DIM + t, sizes))
-      for t, sizes in self.dims.items()
-    }
-    sizes = {t: rows[t] * dims[t] for t in rows}
-    scaled = {
-      cost: {t: x * self._scale(weights, t, cost) for t, x in sizes.items()}
-      for cost in ('parameters', 'bytes')
-    }
-    width = self.find_width(dims)
-    measure = functools.partial(
-      self._measure_nets, weights, width, drop_skips=drop_skips
+    rows, dims = (
+      {t: mean_option(weights, Choice(part + t, s)) for t, s in sizes.items()}
+      for part, sizes in ((ROWS, self.rows), (DIM, self.dims))
     )
-    flops = measure(mlp_space.count_operations, mlp_space.count_operations)
-    if self.interaction == 'dot':
-      flops += 2 * self.count**2 * self.config.dim
-    parameters = measure(
-      functools.partial(
-        mlp_space.count_weights, batch_norm=self.config.batch_norm
-      ),
-      mlp_space.count_weights,
-    )
-    found = {
-      'flops': flops,
-      'parameters': parameters + sum(scaled['parameters'].values()),
-      'bytes': 4 * parameters
-      + sum(self.row_bytes[t] * size for t, size in scaled['bytes'].items()),
-    }
-    if self.latency:
-      found[LATENCY] = measure(self.latency.find, self.latency.find)
+    found = self.measure_net(weights, dims, drop_skips)
+    found['bytes'] = 4 * found['parameters']
+    for table in rows:
+      size = rows[table] * dims[table]
+      for cost, each in (('parameters', 1), ('bytes', self.row_bytes[table])):
+        scale = self._scale(weights, table, cost)
+        found[cost] = found[cost] + each * size * scale
     return found
 
   def _scale(self, weights: Weights, table: str, cost: str):
@@ -240,14 +226,8 @@ class NetSpace:
         scale = scale * (found @ np.array(space.scales[cost], found.dtype))
     return scale
 
-  def _measure_nets(self, weights: Weights, width, *costs, drop_skips: bool):
-    total = self.top.measure(weights, width, *costs, drop_skips)
-    if self.bottom is not None:
-      total += self.bottom.measure(weights, self.numbers, *costs, drop_skips)
-    return total
-
   def measure_architecture(self, architecture: Architecture) -> dict:
-    """Costs of a net, whole numbers but for its latency."""
+    """Costs of a model, whole numbers but for its latency."""
     weights = {
       name: weight.astype(np.float64)  # float32 would round large tables
       for name, weight in self.to_weights(self.describe(architecture)).items()
@@ -274,10 +254,8 @@ class NetSpace:
         return choice.options[0]
       return options[choice.name]
 
-    bottom = () if self.bottom is None else self.bottom.choose_hidden(options)
     return Architecture(
-      bottom,
-      self.top.choose_hidden(options),
+      self.choose_net(options),
       {t: take(Choice(DIM + t, sizes)) for t, sizes in self.dims.items()},
       {t: take(Choice(ROWS + t, sizes)) for t, sizes in self.rows.items()},
       {
@@ -292,10 +270,7 @@ class NetSpace:
     options |= {ROWS + t: size for t, size in architecture.rows.items()}
     for name, own in architecture.extra.items():
       options |= {f'{name}.{t}': option for t, option in own.items()}
-    options |= self.top.describe_hidden(architecture.top)
-    if self.bottom is not None:
-      options |= self.bottom.describe_hidden(architecture.bottom)
-    return options
+    return options | self.describe_net(architecture)
 
   def find_extremes(self) -> tuple[Architecture, Architecture]:
     """The architectures that cost the least and the most."""
@@ -303,38 +278,30 @@ class NetSpace:
     for number, pick in enumerate((min, max)):
       dims = {t: pick(sizes) for t, sizes in self.dims.items()}
       rows = {t: pick(sizes) for t, sizes in self.rows.items()}
-      bottom = ()
-      if self.bottom is not None:
-        bottom = self.bottom.find_extremes(self.numbers)[number]
-      top = self.top.find_extremes(self.find_width(dims))[number]
       extra = {
         name: dict.fromkeys(self.extra_tables, _pick_option(space, pick))
         for name, space in self.extra.items()
       }
-      found.append(Architecture(bottom, top, dims, rows, extra))
+      net = self.find_net_extremes(dims, number)
+      found.append(Architecture(net, dims, rows, extra))
     return found[0], found[1]
 
   def count_architectures(self) -> int:
     """How many there are."""
     sizes = [len(choice.options) for choice in self.table_choices]
-    bottom = 1 if self.bottom is None else len(self.bottom.list_mlps())
-    return math.prod(sizes) * bottom * len(self.top.list_mlps())
+    return math.prod(sizes) * len(self.list_nets())
 
   def list_architectures(self) -> Iterator[Architecture]:
     """Each of them, once."""
-    for bottom in [()] if self.bottom is None else self.bottom.list_mlps():
-      for top in self.top.list_mlps():
-        for dims in _list_products(self.dims):
-          for rows in _list_products(self.rows):
-            for extra in self._list_extra():
-              yield Architecture(bottom, top, dims, rows, extra)
-
-  def _list_extra(self) -> Iterator[dict]:
-    every = {
-      name: list(_list_products(dict.fromkeys(self.extra_tables, x.options)))
+    extra = {
+      name: list(list_products(dict.fromkeys(self.extra_tables, x.options)))
       for name, x in self.extra.items()
     }
-    yield from _list_products(every)
+    for net in self.list_nets():
+      for dims in list_products(self.dims):
+        for rows in list_products(self.rows):
+          for own in list_products(extra):
+            yield Architecture(net, dims, rows, own)
 
   def draw_options(
     self, weights: Mapping[str, np.ndarray], rng: np.random.Generator
@@ -348,9 +315,8 @@ class NetSpace:
     drawn = {}
     for choice in self.choices:
       p = np.asarray(weights[choice.name], np.float64)
-      drawn[choice.name] = choice.options[
-        int(rng.choice(len(p), p=p / p.sum()))
-      ]
+      number = int(rng.choice(len(p), p=p / p.sum()))
+      drawn[choice.name] = choice.options[number]
     return drawn
 
   def choose_likeliest(
@@ -372,11 +338,16 @@ def _pick_option(space: TableSpace, pick: Callable):
   return space.options[pick(range(len(space.options)), key=measure)]
 
 
-def _list_products(sizes: Mapping[str, Sequence[int]]) -> Iterator[dict]:
+def list_products(sizes: Mapping[str, Sequence]) -> Iterator[dict]:
+  """Every way to take one of each.
+
+  >>> list(list_products({'a': (1, 2), 'b': (3,)}))
+  [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
+  """
   if not sizes:
     yield {}
     return
   (name, own), *rest = sizes.items()
   for size in own:
-    for found in _list_products(dict(rest)):
+    for found in list_products(dict(rest)):
       yield {name: size, **found}
