@@ -14,8 +14,7 @@ implementer and not an edit in the middle:
                           |
             gradients -> back through finish -> Tables.push
 
-`tests/conformance` runs every implementer through what is promised here. Kinds
-of tasks are in `task_kinds`; parts from outside are handed in as `Extensions`.
+`tests/conformance` runs every implementer through what is promised here.
 """
 
 import dataclasses
@@ -473,8 +472,7 @@ class Extensions:
     formats: name -> `numerics.number_format.NumberFormat`.
     products: name -> product of activations, see `numerics.products`.
     id_maps: table -> `IdMap`, in place of what its settings say.
-    stores: table -> `Store`, in place of an array of all its rows on the
-      device; for tables updated by rows, in runs on one device.
+    stores: table that is updated by rows -> `Store`, in runs on one device.
     towers: an `embedding.towers.Towers` that pooled features go through.
     request_sets: `data.name` -> (`config.data`) -> `RequestDataset`.
     search_spaces: name in `search.spaces` -> `search.table_space.TableSpace`.

@@ -23,6 +23,7 @@ def fall(name, step):
       'linear': 1 + (LEAST - 1) * share,
       'cosine': LEAST + (1 - LEAST) * (1 + math.cos(math.pi * share)) / 2,
       'inverse_sqrt': max(LEAST, math.sqrt(WARM / min(step, END))),
+      'exponential': LEAST**share,
     }[name]
   )
 
@@ -40,7 +41,9 @@ def test_every_step_of_a_schedule(name):
 
 @pytest.mark.parametrize('name', schedules.SCHEDULES)
 def test_without_a_warm_up_the_first_step_has_the_whole_rate(name):
-  rate = schedules.build_schedule(RATE, name, decay_steps=8)
+  rate = schedules.build_schedule(
+    RATE, name, decay_steps=8, end_factor=LEAST * (name == 'exponential')
+  )
   assert float(rate(0)) == pytest.approx(RATE)
   assert 0 <= float(rate(8)) <= RATE == pytest.approx(float(rate(0)))
   assert float(rate(8)) == float(rate(100))
@@ -52,6 +55,11 @@ def test_the_last_step_of_a_warm_up_has_the_whole_rate(steps):
   found = [float(rate(step)) for step in range(steps + 2)]
   expected = [RATE * min(1, (i + 1) / steps) for i in range(steps + 2)]
   assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_factor_that_leaves_nothing_is_refused():
+  with pytest.raises(ConfigError, match='end_factor is 0'):
+    schedules.build_schedule(RATE, 'exponential', decay_steps=8)
 
 
 def test_the_root_has_a_least_value_and_needs_no_end():
