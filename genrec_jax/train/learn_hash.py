@@ -14,7 +14,6 @@ read and not trained again. Counts and vectors are of the training split alone.
 With `hash.renew_every`, `hash_phases` does it, and has other directories.
 """
 
-import contextlib
 import json
 import logging
 import pathlib
@@ -24,7 +23,6 @@ import numpy as np
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.inspect_text import format_columns
-from genrec_jax.checkpoint.workdir import lock_workdir
 from genrec_jax.contracts import Extensions, TaskKinds
 from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
@@ -57,11 +55,7 @@ def learn_hash(
       f'learn_hash is for task=ranking, and the task is {config.task!r}; '
       'docs/learned_hash.md says how a map is made from vectors in Python'
     )
-  with contextlib.ExitStack() as stack:
-    with job.fail_together('taking the workdir'):
-      if job.is_leader():
-        stack.enter_context(lock_workdir(workdir))
-        series.keep_settings(workdir, config)
+  with series.take_workdir(workdir, config):
     return _learn_locked(config, workdir, kinds, extensions)
 
 

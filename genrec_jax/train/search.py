@@ -14,7 +14,6 @@ Whoever is interrupted goes on with the same command: a run that has ended is
 read and not trained again. Nothing but the validation split chooses.
 """
 
-import contextlib
 import dataclasses
 import json
 import logging
@@ -26,7 +25,6 @@ import numpy as np
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.inspect_text import format_columns
-from genrec_jax.checkpoint.workdir import lock_workdir
 from genrec_jax.contracts import Extensions, TaskKinds
 from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
@@ -83,11 +81,7 @@ def search_models(
     raise config_lib.ConfigError(
       f'search is for task=ranking, and the task is {config.task!r}'
     )
-  with contextlib.ExitStack() as stack:
-    with job.fail_together('taking the workdir'):
-      if job.is_leader():
-        stack.enter_context(lock_workdir(workdir))
-        series.keep_settings(workdir, config)
+  with series.take_workdir(workdir, config):
     return _search_locked(config, workdir, kinds, extensions)
 
 

@@ -2,14 +2,16 @@
 and `genrec learn_hash`.
 """
 
+import contextlib
 import json
 import math
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from genrec_jax import config as config_lib
+from genrec_jax.checkpoint.workdir import lock_workdir
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking_metrics import DIRECTIONS
 from genrec_jax.train import loop
@@ -20,7 +22,26 @@ T = TypeVar('T')
 _OF_SERIES = ('hash', 'search')
 
 
-def keep_settings(workdir: pathlib.Path, config) -> None:
+@contextlib.contextmanager
+def take_workdir(workdir: pathlib.Path, config) -> Iterator[None]:
+  """Holds the directory of a series, which has these settings.
+
+  Args:
+    workdir: where all of it lies.
+    config: of the experiment.
+
+  Raises:
+    ConfigError: the directory was begun with other settings.
+  """
+  with contextlib.ExitStack() as stack:
+    with job.fail_together('taking the workdir'):
+      if job.is_leader():
+        stack.enter_context(lock_workdir(workdir))
+        _keep_settings(workdir, config)
+    yield
+
+
+def _keep_settings(workdir: pathlib.Path, config) -> None:
   """Refuses to go on with other settings than the workdir has begun with."""
   path = workdir / 'config.json'
   if not path.exists():
