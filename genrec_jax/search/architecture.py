@@ -63,15 +63,6 @@ class Architecture:
       'extra': {name: dict(own) for name, own in self.extra.items()},
     }
 
-  @classmethod
-  def of_json(cls, found: Mapping) -> 'Architecture':
-    """The inverse of `to_json`."""
-    net = {
-      key: tuple(value) if isinstance(value, list) else value
-      for key, value in found['net'].items()
-    }
-    return cls(net, found['dims'], found['rows'], found['extra'])
-
   @property
   def name(self) -> str:
     """A short one that no other architecture of the space has.

@@ -62,10 +62,12 @@ class SearchSettings:
     least, most = map(space.measure_architecture, space.find_extremes())
     for name, budget in self.budgets.items():
       if not least[name] <= budget <= most[name]:
-        what = 'the smallest' if budget < least[name] else 'the largest'
+        what, costs = 'largest', most
+        if budget < least[name]:
+          what, costs = 'smallest', least
         raise ValueError(
-          f'search.max_{name}={budget:,.7g}: {what} model of the space has '
-          f'{(least if budget < least[name] else most)[name]:,.7g} {name}; '
+          f'search.max_{name}={budget:,.7g}: the {what} model of the space has '
+          f'{costs[name]:,.7g} {name}; '
           f'models have {least[name]:,.7g} to {most[name]:,.7g}'
         )
     if self.cost_loss == 'budget' and not self.budgets:
@@ -137,9 +139,7 @@ def build_space(
     row_bytes=dict(row_bytes),
     extra=outside,
     extra_tables=tuple(chosen) if outside else (),
-    latency=LatencyTable.load(path)
-    if (path := settings.latency_table)
-    else None,
+    latency=LatencyTable.load(path) if path else None,
   )
   if isinstance(config, Wukong):
     space = _build_wukong_space(settings, outputs, given)

@@ -269,9 +269,3 @@ class SuperRanking(Ranking):
     if search.cost_loss == 'linear':
       return labels + weight * search.cost_weight * jnp.mean(logs) / 100.0
     return labels * search.cost_weight * jnp.mean(logs**search.cost_power)
-
-
-def describe_theta(params: Mapping, names: list[str]) -> dict[str, list[float]]:
-  """Choice -> softmax of its logits, of a model's parameters."""
-  theta = params['choices']
-  return {n: jax.nn.softmax(jnp.asarray(theta[n])).tolist() for n in names}

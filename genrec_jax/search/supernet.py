@@ -23,6 +23,7 @@ from flax import nnx
 from genrec_jax.features import Inputs
 from genrec_jax.models import fields, layers, mlp
 from genrec_jax.models.dlrm import dot_products, pad_vectors
+from genrec_jax.search import gumbel
 from genrec_jax.search.architecture import DIM, ROWS, ArchitectureSpace
 from genrec_jax.search.choices import SKIP, Choice, Weights, read_weights
 from genrec_jax.search.dlrm_space import DlrmSpace
@@ -244,9 +245,8 @@ class Supernet(fields.Ranker):
 
   def __call__(self, x: Inputs, key=None) -> jax.Array:
     """Logits with the probabilities that theta says."""
-    theta = self.read_theta()
-    weights = {n: jax.nn.softmax(v)[None] for n, v in theta.items()}
-    return self.mix(x, weights, key)
+    weights = gumbel.expect_weights(self.read_theta())
+    return self.mix(x, {n: w[None] for n, w in weights.items()}, key)
 
   def read_theta(self) -> dict[str, jax.Array]:
     """Choice -> logits."""

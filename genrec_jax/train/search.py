@@ -20,7 +20,6 @@ import logging
 import pathlib
 from collections.abc import Mapping
 
-import jax
 import numpy as np
 
 from genrec_jax import config as config_lib
@@ -30,6 +29,7 @@ from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.report import search_page
 from genrec_jax.report.metric_writers import read_jsonl
+from genrec_jax.search import gumbel
 from genrec_jax.search.architecture import Architecture, ArchitectureSpace
 from genrec_jax.search.settings import SearchSettings
 from genrec_jax.search.super_ranking import THETA, SuperRanking
@@ -159,12 +159,8 @@ def read_choices(
     extensions: what is used from outside the library.
   """
   params = load_weights(folder, task, 'latest', extensions).params
-  return {
-    choice.name: np.asarray(
-      jax.nn.softmax(params['choices'][choice.name]), np.float64
-    )
-    for choice in task.space.choices
-  }
+  weights = gumbel.expect_weights(task.merge_model(params).read_theta())
+  return {name: np.asarray(w, np.float64) for name, w in weights.items()}
 
 
 def draw_architectures(
