@@ -6,8 +6,9 @@
 The supernet is trained for six epochs, then four models that it proposes from
 scratch; the best on validation is DIR/found/best.py, and DIR/search.html shows
 how it was found. Variants: mlp, emb_dim and emb_rows search one space alone,
-budget holds the model below 6,000 operations and 60,000 bytes; see
-docs/dnas.md.
+budget holds the model below 6,000 operations and 60,000 bytes; planted is a
+small log of which all 192 models can be trained, two of its five features say
+nothing, and a model has 300 operations at most. See docs/dnas.md.
 """
 
 from genrec_jax import config as config_lib
@@ -15,7 +16,7 @@ from genrec_jax import config as config_lib
 
 def get_config(arg=None):
   spaces = ('mlp', 'emb_dim', 'emb_rows')
-  variants = config_lib.parse_variants(arg, one_of=(*spaces, 'budget'))
+  variants = config_lib.parse_variants(arg, one_of=(*spaces, 'budget', 'planted'))
   config = config_lib.ranking()
   config.model = config_lib.dlrm(dim=16, interaction='cat', batch_norm=False)
   config.model.update(bottom=(64,), top=(64, 64))
@@ -33,6 +34,8 @@ def get_config(arg=None):
       cost_loss='budget', max_flops=6e3, max_bytes=6e4, budget_rate=1.0
     )
   config.train.update(epochs=6, patience=2, monitor='logloss', batch_size=512)
+  if 'planted' in variants:
+    plant(config)
   if 'smoke' in variants:
     config = config_lib.ranking_smoke(config)
     config.search.update(
@@ -41,3 +44,18 @@ def get_config(arg=None):
     )  # fmt: skip
     config.model.dim = 4
   return config
+
+
+def plant(config):
+  """All models of the space can be trained in minutes (benchmarks/dnas.py)."""
+  config.model.update(dim=4, top=(32, 32))
+  config.data.clicks.update(
+    rows=100_000, fields=5, silent=2, numbers=0, values=50, zipf=0.5,
+    orders=(1, 2), terms=8, traits=2, signal=3.0,
+  )  # fmt: skip
+  config.optimizer.learning_rate = 0.01
+  config.search.update(
+    top=(8, 32), dims=(1, 4), cost_loss='budget', max_flops=300.0,
+    budget_epochs=5.0,
+  )  # fmt: skip
+  config.train.update(epochs=10, patience=2)

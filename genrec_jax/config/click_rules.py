@@ -16,4 +16,5 @@ RULES = {
   'data.clicks.seed': whole(0, 2**63 - 1),
   'data.clicks.blocks': whole(),
   'data.clicks.within': number(least=0, most=1),
+  'data.clicks.silent': whole(),
 }

@@ -158,6 +158,7 @@ def ranking() -> ConfigDict:
           # The probability that an interaction is one of fields of one block,
           # where there are blocks; the others are of any features.
           'within': 0.9,
+          'silent': 0,  # Categorical features that say nothing, the last ones.
         },
         # The generated stream of 'drift'; see
         # docs/ranking_data.md#the-drifting-stream.

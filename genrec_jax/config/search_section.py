@@ -58,6 +58,9 @@ def search(**fields) -> ConfigDict:
       # times the rate of the choices times the share by which a budget is
       # exceeded.
       budget_rate=1.0,
+      # Epochs of choosing in which budgets fall from the cost of the mean model
+      # to what is asked.
+      budget_epochs=3.0,
       # The share of the training examples from which choices learn, and weights
       # do not.
       share=0.2,
@@ -72,6 +75,9 @@ def search(**fields) -> ConfigDict:
       draws='example',  # Whether each 'example' draws, or the 'batch' at once.
       # Models that are drawn from the choices and trained from scratch.
       samples=4,
+      # Architectures that are drawn and tried in the supernet, of which the
+      # best are trained from scratch; 0 tries none but those.
+      proposals=0,
       # Rates with which each of them is trained; () is that of the config.
       rates=(),
       seed=0,  # Seed of these draws.

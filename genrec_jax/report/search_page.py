@@ -44,12 +44,42 @@ def render_search(found: Mapping) -> str:
     costs=list(best['costs']),
     choices=list(_list_choices(found)),
     curves=list(_chart_curves(found, best)),
+    tried=[
+      _chart_proposals(found['proposals'], candidates, best, cost)
+      for cost in best['costs']
+      if cost != 'parameters'
+    ],
     fronts=[
       _chart_front(candidates, found['best'], cost, splits[0], metrics[0])
       for cost in best['costs']
       if cost != 'parameters'
     ],
     trained_s=sum(c['core_s'] for c in candidates),
+  )
+
+
+def _chart_proposals(
+  proposals: Sequence[Mapping],
+  candidates: Sequence[Mapping],
+  best: Mapping,
+  cost: str,
+) -> Chart:
+  """Log loss of the supernet against the cost of what was drawn."""
+  trained = {c['title'] for c in candidates}
+  points = [
+    (
+      float(p['costs'][cost]),
+      p['supernet_logloss'],
+      p['title'],
+      2 if p['title'] == best['title'] else int(p['title'] in trained),
+    )
+    for p in proposals
+  ]
+  return _chart_points(
+    f'Log loss in the supernet, against {_COSTS[cost]}',
+    cost,
+    points,
+    ('tried in the supernet alone', 'trained from scratch', 'the best'),
   )
 
 
@@ -136,20 +166,44 @@ def _chart_front(
 ) -> Chart:
   """Quality of the models against their cost."""
   points = [
-    (float(c['costs'][cost]), c['metrics'][split][metric], c)
+    (
+      float(c['costs'][cost]),
+      c['metrics'][split][metric],
+      c['title'],
+      2 if c['name'] == best else 1,
+    )
     for c in candidates
   ]
+  title = f'{name_metric(metric)}, {split}, against {_COSTS[cost]}'
+  return _chart_points(title, cost, points, ('', '', 'the best'))
+
+
+def _chart_points(
+  title: str,
+  cost: str,
+  points: Sequence[tuple[float, float, str, int]],
+  kinds: Sequence[str],
+) -> Chart:
+  """A chart with a point for each model.
+
+  Args:
+    title: of the chart.
+    cost: on the axis below.
+    points: (cost, value, title, number of the kind) of each.
+    kinds: names of the kinds; '' is not explained.
+  """
   x = log_axis([p[0] for p in points], _COSTS[cost])
   values = [p[1] for p in points]
   margin = (max(values) - min(values)) / 10 or abs(values[0]) / 100 or 1.0
   y = linear_axis(min(values) - margin, max(values) + margin)
-  series, readouts = [], []
-  for x_at, y_at, c in sorted(points, key=lambda p: p[0]):
-    is_best = c['name'] == best
-    name = 'the best' if is_best else ''
-    color = pick_color(1) if is_best else pick_color(0)
-    series.append(Series(name, [(x_at, y_at)], color))
-    text = f'{c["title"]}: {format_number(y_at)}, {format_compact(x_at)}'
-    readouts.append(Readout(x_at, text, [(x_at, y_at, color)]))
-  title = f'{name_metric(metric)}, {split}, against {_COSTS[cost]}'
+  colors = ('muted', pick_color(0), pick_color(1))
+  series, readouts, named = [], [], set()
+  # The best is drawn last, above all others.
+  for x_at, y_at, name, kind in sorted(points, key=lambda p: p[3]):
+    legend = '' if kind in named else kinds[kind]
+    named.add(kind)
+    series.append(Series(legend, [(x_at, y_at)], colors[kind]))
+  for x_at, y_at, name, kind in sorted(points):
+    text = f'{name}: {format_number(y_at)}, {format_compact(x_at)}'
+    readouts.append(Readout(x_at, text, [(x_at, y_at, colors[kind])]))
   return Chart(title, x, y, series, readouts)

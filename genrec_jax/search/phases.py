@@ -20,6 +20,9 @@ class Phases:
   [False, False, False, False, False, False, False, True, False]
   >>> [int(phases.count_epochs(step)) for step in (3, 7, 8, 12)]
   [0, 0, 1, 2]
+  >>> phases = Phases(weight_steps=2, choice_steps=2, warmup=1)
+  >>> [float(phases.measure_epochs(step)) for step in (3, 5, 6, 7, 8, 11)]
+  [0.0, 0.0, 0.0, 0.5, 1.0, 1.5]
 
   Attributes:
     weight_steps: of a pass of the weights.
@@ -44,6 +47,12 @@ class Phases:
   def count_epochs(self, step) -> jax.Array:
     """Epochs in which theta has learned before a step, t of tau(t)."""
     return jnp.maximum(jnp.asarray(step) // self.steps - self.warmup, 0)
+
+  def measure_epochs(self, step) -> jax.Array:
+    """As `count_epochs`, with the part of theta's pass that is over."""
+    place = jnp.asarray(step) % self.steps - self.weight_steps
+    part = jnp.where(self.is_choosing(step), place / self.choice_steps, 0.0)
+    return self.count_epochs(step) + part
 
   def find_place(self, step: int) -> tuple[bool, int]:
     """(Whether theta learns, number of the batch among those of its part).

@@ -5,13 +5,16 @@ steps of theta, on other examples, the cost is added (`search.cost_loss`):
 
     linear       CE + weight * mean(log cost) / 100
     exponential  CE * weight * mean((log cost) ** power)
-    budget       CE + sum over budgets of mu (E[cost] / budget - 1)
+    budget       CE + sum over budgets of mu max(E[cost] / budget - 1, 0)
 
 where the cost of an example is that of its drawn weights, E[cost] that of
-softmax(theta), and mu >= 0 rises while a budget is exceeded.
+softmax(theta), and mu >= 0 rises while a budget is exceeded. In the first
+`search.budget_epochs` of theta a budget falls from the cost of the mean model
+to what is asked: asked at once, it decides before the examples have.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import jax
@@ -226,7 +229,7 @@ class SuperRanking(Ranking):
     weight = jnp.sum(batch.weights)
     drawn = self.measure_costs(weights)
     expected = self.measure_costs(gumbel.expect_weights(theta))
-    total = self._add_cost(labels, weight, drawn, expected, model)
+    total = self._add_cost(labels, weight, drawn, expected, model, step)
 
     def say(value):
       return value * weight, weight
@@ -249,21 +252,47 @@ class SuperRanking(Ranking):
   def _find_multiplier(self, own: jax.Array) -> jax.Array:
     return jax.nn.relu(own) * self.search.budget_rate
 
-  def _add_cost(self, labels, weight, drawn, expected, model):
+  @functools.cached_property
+  def _first_costs(self) -> dict[str, float]:
+    """Expected costs where each option is as likely as any other."""
+    weights = {
+      choice.name: np.full(len(choice.options), 1 / len(choice.options))
+      for choice in self.space.choices
+    }
+    return {n: float(x) for n, x in self.space.measure(weights).items()}
+
+  def find_budgets(self, step) -> dict[str, jax.Array]:
+    """What the loss asks for in a step.
+
+    Args:
+      step: its number.
+    """
+    epochs = self._phases.measure_epochs(step)
+    left = 1.0 - epochs / max(self.search.budget_epochs, 1e-6)
+    left = jnp.clip(left, 0.0, 1.0)
+    return {
+      cost: most * max(self._first_costs[cost] / most, 1.0) ** left
+      for cost, most in self._budgets.items()
+    }
+
+  def _add_cost(self, labels, weight, drawn, expected, model, step):
     """The sum of the examples' losses with the cost of their nets."""
     search = self.search
     if search.cost_loss == 'none':
       return labels
     if search.cost_loss == 'budget':
-      total = labels
+      total, budgets = labels, self.find_budgets(step)
       for cost, own in model.read_multipliers().items():
-        over = expected[cost] / self._budgets[cost] - 1.0
+        over = expected[cost] / budgets[cost] - 1.0
         held = jax.lax.stop_gradient
         # Down for theta is up for the multiplier, which stays at 0 while there
         # is room: below, it would be late when there is none.
         stays = (own <= 0.0) & (over < 0.0)
         rise = held(jnp.where(stays, 0.0, over))
-        total += weight * (held(self._find_multiplier(own)) * over - own * rise)
+        # Within the budget nothing pushes: what a multiplier that has to fall
+        # first would take in the meantime does not come back.
+        push = held(self._find_multiplier(own)) * jax.nn.relu(over)
+        total += weight * (push - own * rise)
       return total
     logs = jnp.log(drawn[search.cost])
     if search.cost_loss == 'linear':

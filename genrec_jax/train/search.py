@@ -18,7 +18,7 @@ import dataclasses
 import json
 import logging
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -33,8 +33,10 @@ from genrec_jax.search import gumbel
 from genrec_jax.search.architecture import Architecture, ArchitectureSpace
 from genrec_jax.search.settings import SearchSettings
 from genrec_jax.search.super_ranking import THETA, SuperRanking
-from genrec_jax.serve.weights import load_weights
+from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.train import experiment, series
+from genrec_jax.train.ranking_data import RankingData
+from genrec_jax.train.supernet_scores import score_architectures
 
 LOG = logging.getLogger('genrec_jax')
 RESULT, PAGE = 'search.json', 'search.html'
@@ -50,12 +52,14 @@ class Candidate:
     name: of its directory, and of its config.
     architecture: what it is.
     costs: of it, see `ArchitectureSpace.measure`.
+    supernet_logloss: of the supernet with its options alone.
     config: of its run.
   """
 
   name: str
   architecture: Architecture
   costs: Mapping[str, int]
+  supernet_logloss: float
   config: object
 
 
@@ -93,12 +97,13 @@ def _search_locked(config, workdir, kinds, extensions) -> str:
   folder = workdir / 'supernet'
   if series.train_once(of_supernet, folder, kinds, extensions) is None:
     return ''
-  task = experiment.load_task(of_supernet, folder, kinds, LOG.info, extensions)
-  weights = read_choices(folder, task, extensions)
-  architectures = draw_architectures(
-    task.space, task.search, weights, config.search.samples, config.search.seed
+  data, task = experiment.load_data_and_task(
+    of_supernet, folder, kinds, LOG.info, extensions
   )
-  candidates = list_candidates(base, task, architectures)
+  supernet = load_weights(folder, task, 'latest', extensions)
+  choices = read_choices(supernet, task)
+  proposals = score_proposals(of_supernet, data, task, supernet, choices)
+  candidates = list_candidates(base, task, proposals)
   if job.is_leader():
     for candidate in candidates:
       write_config(workdir / 'found', candidate)
@@ -117,7 +122,9 @@ def _search_locked(config, workdir, kinds, extensions) -> str:
     reports[candidate.name] = report
   metrics = {name: report['metrics'] for name, report in reports.items()}
   best = series.choose_best(metrics, config)
-  found = _summarize(config, folder, task, weights, candidates, reports, best)
+  found = _summarize(
+    config, folder, task, choices, proposals, candidates, reports, best
+  )
   if job.is_leader():
     chosen = next(c for c in candidates if c.name == best)
     write_config(workdir / 'found', dataclasses.replace(chosen, name='best'))
@@ -149,18 +156,51 @@ def make_supernet_config(config):
 
 
 def read_choices(
-  folder: pathlib.Path, task: SuperRanking, extensions=None
+  supernet: Weights, task: SuperRanking
 ) -> dict[str, np.ndarray]:
-  """Choice -> probabilities of its options, at the end of a supernet's run.
+  """Choice -> probabilities of its options.
 
   Args:
-    folder: of the run.
+    supernet: weights at the end of its run.
     task: of the run.
-    extensions: what is used from outside the library.
   """
-  params = load_weights(folder, task, 'latest', extensions).params
-  weights = gumbel.expect_weights(task.merge_model(params).read_theta())
+  theta = task.merge_model(supernet.params).read_theta()
+  weights = gumbel.expect_weights(theta)
   return {name: np.asarray(w, np.float64) for name, w in weights.items()}
+
+
+def score_proposals(
+  config,
+  data: RankingData,
+  task: SuperRanking,
+  supernet: Weights,
+  choices: Mapping[str, np.ndarray],
+) -> list[tuple[Architecture, float]]:
+  """Architectures, and the log loss of the supernet with their options alone.
+
+  The likeliest comes first, then those that were drawn. Where more are drawn
+  than trained (`search.proposals`), the others are in the order of this loss,
+  on the examples of the choices, from which no weight has learned.
+
+  Args:
+    config: of the supernet.
+    data: of its run.
+    task: of its run.
+    supernet: weights at the end of its run.
+    choices: choice -> probabilities of its options.
+  """
+  search = config.search
+  count = max(search.samples, search.proposals)
+  drawn = draw_architectures(
+    task.space, task.search, choices, count, search.seed
+  )
+  scores = score_architectures(
+    task, supernet, data.supernet.choices, config.eval.batch_size, drawn
+  )
+  first, *rest = zip(drawn, scores.tolist(), strict=True)
+  if search.proposals > search.samples:
+    rest.sort(key=lambda proposal: proposal[1])
+  return [first, *rest]
 
 
 def draw_architectures(
@@ -215,23 +255,23 @@ def _say_budgets(settings: SearchSettings) -> str:
 
 
 def list_candidates(
-  config, task: SuperRanking, architectures: list[Architecture]
+  config, task: SuperRanking, proposals: Sequence[tuple[Architecture, float]]
 ) -> list[Candidate]:
-  """What is trained: each architecture with each of `search.rates`.
+  """What is trained: the first architectures with each of `search.rates`.
 
   Args:
     config: of the experiment.
     task: of the supernet.
-    architectures: those that were drawn.
+    proposals: of `score_proposals`.
   """
-  found = []
-  for number, architecture in enumerate(architectures):
+  found, chosen = [], proposals[: config.search.samples]
+  for number, (architecture, score) in enumerate(chosen):
     costs = task.space.measure_architecture(architecture)
     for rate in config.search.rates or (None,):
       name = f'{number:02d}' if rate is None else f'{number:02d}_rate_{rate:g}'
       fields = {} if rate is None else {'optimizer.learning_rate': rate}
       own = make_found_config(config, task.space, architecture, **fields)
-      found.append(Candidate(name, architecture, costs, own))
+      found.append(Candidate(name, architecture, costs, score, own))
   return found
 
 
@@ -300,7 +340,7 @@ def write_config(folder: pathlib.Path, candidate: Candidate) -> None:
 
 
 def _summarize(
-  config, folder, task, weights, candidates, reports, best
+  config, folder, task, choices, proposals, candidates, reports, best
 ) -> dict:
   space = task.space
   supernet = json.loads((folder / 'report.json').read_text())
@@ -319,14 +359,23 @@ def _summarize(
       'core_s': supernet['core_s'],
       'parameters': supernet['parameters'],
     },
-    'choices': {name: list(map(float, w)) for name, w in weights.items()},
+    'choices': {name: list(map(float, w)) for name, w in choices.items()},
     'curve': _read_curve(folder),
+    'proposals': [
+      {
+        'title': architecture.name,
+        'costs': space.measure_architecture(architecture),
+        'supernet_logloss': score,
+      }
+      for architecture, score in proposals
+    ],
     'candidates': [
       {
         'name': c.name,
         'title': c.architecture.name,
         'architecture': c.architecture.to_json(),
         'costs': dict(c.costs),
+        'supernet_logloss': c.supernet_logloss,
         'metrics': reports[c.name]['metrics'],
         'core_s': reports[c.name]['core_s'],
         'rate': c.config.optimizer.learning_rate,
@@ -358,12 +407,14 @@ def _describe(found: Mapping, workdir: pathlib.Path) -> str:
   shown = [m for m in _METRICS if m in _first_metrics(found)[splits[0]]]
   names = list(found['candidates'][0]['costs'])
   head = ['<model', '<architecture', *(f'>{cost}' for cost in names)]
+  head += ['>supernet logloss']
   head += [f'>{split} {metric}' for split in splits for metric in shown]
   rows = []
   for c in found['candidates']:
     values = [f'{c["metrics"][s][m]:.4f}' for s in splits for m in shown]
     mark = ' (best)' if c['name'] == found['best'] else ''
     costs = [f'{c["costs"][cost]:,.7g}' for cost in names]
+    values.insert(0, f'{c["supernet_logloss"]:.4f}')
     rows.append((c['name'] + mark, c['title'], *costs, *values))
   supernet = found['supernet']
   trained = [c['core_s'] for c in found['candidates']]

@@ -46,6 +46,7 @@ class ClickLog:
     blocks: groups of fields that interact, see `list_blocks`; 0 for none.
     within: probability that a term joins fields of one block, where there are
       blocks; the others join any features.
+    silent: categorical features that no term has, the last ones.
   """
 
   rows: int = 120_000
@@ -61,6 +62,7 @@ class ClickLog:
   zipf: float = 1.0
   blocks: int = 0
   within: float = 0.9
+  silent: int = 0
 
   def __post_init__(self):
     for name, least in (('rows', 1), ('fields', 0), ('values', 2)):
@@ -74,13 +76,18 @@ class ClickLog:
         raise ValueError(f'data.clicks.{name} must not be negative')
     if self.terms and self.traits < 1:
       raise ValueError('data.clicks.traits must be at least 1')
-    columns = self.fields + self.numbers
-    if not columns:
+    if not self.fields + self.numbers:
       raise ValueError('data.clicks.fields and numbers are both 0')
+    if not 0 <= self.silent <= self.fields:
+      raise ValueError(
+        f'data.clicks.silent is {self.silent}; there are {self.fields} fields'
+      )
+    columns = self.telling + self.numbers
     for order in self.orders:
       if not 1 <= order <= columns:
         raise ValueError(
           f'data.clicks.orders holds {order}; there are {columns} features'
+          + (' that terms may have' if self.silent else '')
         )
     self._check_blocks()
 
@@ -89,21 +96,27 @@ class ClickLog:
       raise ValueError(
         f'data.clicks.within is {self.within}, must be from 0 to 1'
       )
-    if not 0 <= self.blocks <= self.fields:
+    telling = self.telling
+    if not 0 <= self.blocks <= telling:
       raise ValueError(
-        f'data.clicks.blocks is {self.blocks}; {self.fields} fields make 0 to '
-        f'{self.fields} blocks'
+        f'data.clicks.blocks is {self.blocks}; {telling} fields make 0 to '
+        f'{telling} blocks'
       )
     if not self.blocks:
       return
-    smallest = self.fields // self.blocks
+    smallest = telling // self.blocks
     for order in self.orders:
       if order > smallest:
         raise ValueError(
           f'data.clicks.orders holds {order}, but a block may have no more '
-          f'than {smallest} fields: {self.fields} fields are in '
+          f'than {smallest} fields: {telling} fields are in '
           f'{self.blocks} blocks'
         )
+
+  @property
+  def telling(self) -> int:
+    """Categorical features that terms may have, the first ones."""
+    return self.fields - self.silent
 
   @property
   def names(self) -> list[str]:
@@ -142,7 +155,7 @@ def _deal_blocks(log: ClickLog) -> list[np.ndarray]:
     return []
   # A generator of its own: the draws of traits and terms know no blocks.
   rng = np.random.default_rng([log.seed, 2])
-  pieces = np.array_split(rng.permutation(log.fields), log.blocks)
+  pieces = np.array_split(rng.permutation(log.telling), log.blocks)
   return [np.sort(piece) for piece in pieces]
 
 
@@ -190,7 +203,8 @@ class PlantedSignal:
         block = blocks[rng.integers(len(blocks))]
         chosen = np.sort(rng.permutation(block)[:order])
       else:
-        chosen = np.sort(rng.permutation(log.fields + log.numbers)[:order])
+        chosen = np.sort(rng.permutation(log.telling + log.numbers)[:order])
+        chosen[chosen >= log.telling] += log.silent  # numbers come last
       trait = rng.integers(max(1, log.traits), size=order)
       trait[chosen >= log.fields] = 0
       terms.append(list(zip(chosen.tolist(), trait.tolist(), strict=True)))

@@ -320,9 +320,11 @@ def _load_clicks(cfg, cache_dir, log) -> RankingDataset:
     name='generated clicks',
   )
   reading = {'format': 'clicks', **dataclasses.asdict(generated)}
+  # Without what came later the recipe is that of before: so are the rows.
   if not generated.blocks:
-    # The recipe is that of before there were blocks: the rows are the same.
     del reading['blocks'], reading['within']
+  if not generated.silent:
+    del reading['silent']
   return _prepared_from(
     cfg, cache_dir, log, {'train': source}, schema, reading, generated.names
   )

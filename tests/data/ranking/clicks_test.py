@@ -45,6 +45,18 @@ def test_orders_share_the_variance_and_are_not_seen_by_lower_ones():
   assert abs(logits[both].mean()) < 0.15
 
 
+def test_no_term_has_a_silent_field():
+  options = dict(fields=12, numbers=2, orders=(1, 2), terms=400)
+  for blocks in (0, 3):
+    log = clicks.ClickLog(**options, silent=3, blocks=blocks)
+    terms = clicks.PlantedSignal(log)._terms
+    joined = {place for some in terms for term in some for place, _ in term}
+    assert joined == {*range(9), 12, 13}  # the numbers are 12 and 13
+    assert {f for b in clicks.list_blocks(log) for f in b} <= {
+      f'c{i}' for i in range(9)
+    }
+
+
 def test_probabilities_are_those_of_the_labels():
   _, _, _, labels, chance = drawn(rows=100_000)
   order = np.argsort(chance)
@@ -102,6 +114,7 @@ def test_a_log_without_blocks_is_what_it_was(tmp_path):
   # The name of the cache that commit b0408b69 made of this log.
   assert name_cache() == name_cache(within=0.2) == CACHE_BEFORE_BLOCKS
   assert name_cache(blocks=2) != CACHE_BEFORE_BLOCKS
+  assert name_cache(silent=2) != CACHE_BEFORE_BLOCKS
 
 
 @pytest.mark.parametrize(
@@ -111,6 +124,9 @@ def test_a_log_without_blocks_is_what_it_was(tmp_path):
     ({'blocks': -1}, 'data.clicks.blocks is -1'),
     ({'within': 1.5}, 'data.clicks.within is 1.5'),
     ({'blocks': 5}, 'orders holds 3, but a block may have no more than 2'),
+    ({'silent': 13}, 'data.clicks.silent is 13; there are 12 fields'),
+    ({'silent': 9, 'numbers': 0, 'orders': (4,)}, 'there are 3 features that'),
+    ({'silent': 4, 'blocks': 9}, '8 fields make 0 to 8 blocks'),
     ({'rows': 0}, 'rows'),
     ({'values': 1}, 'values'),
     ({'orders': (20,)}, 'orders holds 20'),
