@@ -16,7 +16,9 @@ from genrec_jax import config as config_lib
 
 def get_config(arg=None):
   spaces = ('mlp', 'emb_dim', 'emb_rows')
-  variants = config_lib.parse_variants(arg, one_of=(*spaces, 'budget', 'planted'))
+  variants = config_lib.parse_variants(
+    arg, one_of=(*spaces, 'budget', 'planted')
+  )
   config = config_lib.ranking()
   config.model = config_lib.dlrm(dim=16, interaction='cat', batch_norm=False)
   config.model.update(bottom=(64,), top=(64, 64))

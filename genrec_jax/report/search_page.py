@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from genrec_jax.formatting import format_compact, format_number
 from genrec_jax.report import charts
-from genrec_jax.report.axes import linear_axis
+from genrec_jax.report.axes import Axis, linear_axis
 from genrec_jax.report.chart_files import log_axis, pick_color
 from genrec_jax.report.charts import Chart, Readout, Series
 from genrec_jax.report.comparison import name_metric
@@ -192,10 +192,11 @@ def _chart_points(
     points: (cost, value, title, number of the kind) of each.
     kinds: names of the kinds; '' is not explained.
   """
-  x = log_axis([p[0] for p in points], _COSTS[cost])
-  values = [p[1] for p in points]
-  margin = (max(values) - min(values)) / 10 or abs(values[0]) / 100 or 1.0
-  y = linear_axis(min(values) - margin, max(values) + margin)
+  x_values, values = ([p[axis] for p in points] for axis in (0, 1))
+  x = _make_linear_axis(x_values, _COSTS[cost])
+  if max(x_values) > 5 * min(x_values):
+    x = log_axis(x_values, _COSTS[cost])
+  y = _make_linear_axis(values)
   colors = ('muted', pick_color(0), pick_color(1))
   series, readouts, named = [], [], set()
   # The best is drawn last, above all others.
@@ -207,3 +208,9 @@ def _chart_points(
     text = f'{name}: {format_number(y_at)}, {format_compact(x_at)}'
     readouts.append(Readout(x_at, text, [(x_at, y_at, colors[kind])]))
   return Chart(title, x, y, series, readouts)
+
+
+def _make_linear_axis(values: Sequence[float], name: str = '') -> Axis:
+  """An axis with some room on both sides."""
+  margin = (max(values) - min(values)) / 10 or abs(values[0]) / 100 or 1.0
+  return linear_axis(min(values) - margin, max(values) + margin, name)

@@ -255,6 +255,17 @@ class ArchitectureSpace(abc.ABC):
       },
     )
 
+  def name_architecture(self, architecture: Architecture) -> str:
+    """Its name without the tables for which there is nothing to choose."""
+    dims, rows = (
+      {table: size for table, size in own.items() if len(sizes[table]) > 1}
+      for own, sizes in (
+        (architecture.dims, self.dims),
+        (architecture.rows, self.rows),
+      )
+    )
+    return dataclasses.replace(architecture, dims=dims, rows=rows).name
+
   def describe(self, architecture: Architecture) -> dict[str, int | str]:
     """Options with which `choose` gives an architecture."""
     options = {DIM + t: size for t, size in architecture.dims.items()}

@@ -50,6 +50,7 @@ class Candidate:
 
   Attributes:
     name: of its directory, and of its config.
+    title: what it is, in words.
     architecture: what it is.
     costs: of it, see `ArchitectureSpace.measure`.
     supernet_logloss: of the supernet with its options alone.
@@ -57,6 +58,7 @@ class Candidate:
   """
 
   name: str
+  title: str
   architecture: Architecture
   costs: Mapping[str, int]
   supernet_logloss: float
@@ -113,7 +115,7 @@ def _search_locked(config, workdir, kinds, extensions) -> str:
       'model %d of %d: %s',
       number + 1,
       len(candidates),
-      candidate.architecture.name,
+      candidate.title,
     )
     own = workdir / 'candidates' / candidate.name
     report = series.train_once(candidate.config, own, kinds, extensions)
@@ -267,11 +269,12 @@ def list_candidates(
   found, chosen = [], proposals[: config.search.samples]
   for number, (architecture, score) in enumerate(chosen):
     costs = task.space.measure_architecture(architecture)
+    title = task.space.name_architecture(architecture)
     for rate in config.search.rates or (None,):
       name = f'{number:02d}' if rate is None else f'{number:02d}_rate_{rate:g}'
       fields = {} if rate is None else {'optimizer.learning_rate': rate}
       own = make_found_config(config, task.space, architecture, **fields)
-      found.append(Candidate(name, architecture, costs, score, own))
+      found.append(Candidate(name, title, architecture, costs, score, own))
   return found
 
 
@@ -331,7 +334,7 @@ def write_config(folder: pathlib.Path, candidate: Candidate) -> None:
   config_lib.save(candidate.config, path.with_suffix('.json'))
   costs = ', '.join(f'{x:,.7g} {name}' for name, x in candidate.costs.items())
   text = _FOUND.format(
-    title=candidate.architecture.name.capitalize(),
+    title=candidate.title.capitalize(),
     path=path,
     costs=costs,
     json=path.with_suffix('.json').name,
@@ -363,7 +366,7 @@ def _summarize(
     'curve': _read_curve(folder),
     'proposals': [
       {
-        'title': architecture.name,
+        'title': space.name_architecture(architecture),
         'costs': space.measure_architecture(architecture),
         'supernet_logloss': score,
       }
@@ -372,7 +375,7 @@ def _summarize(
     'candidates': [
       {
         'name': c.name,
-        'title': c.architecture.name,
+        'title': c.title,
         'architecture': c.architecture.to_json(),
         'costs': dict(c.costs),
         'supernet_logloss': c.supernet_logloss,
