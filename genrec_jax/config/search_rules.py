@@ -35,6 +35,8 @@ RULES = {
   'search.latency_table': Rule('text'),
   'search.budget_rate': number(above=0),
   'search.budget_epochs': number(least=0),
+  'search.epochs': whole(),
+  'search.batch_size': whole(),
   'search.share': number(above=0, below=1),
   'search.warmup_epochs': whole(),
   'search.optimizer': words('sgd', 'adam', 'adagrad'),

@@ -61,6 +61,10 @@ def search(**fields) -> ConfigDict:
       # Epochs of choosing in which budgets fall from the cost of the mean model
       # to what is asked.
       budget_epochs=3.0,
+      # Epochs of the supernet, passes over both parts of the examples; 0 has as
+      # many as `train.epochs`.
+      epochs=0,
+      batch_size=0,  # Of the supernet; 0 is `train.batch_size`.
       # The share of the training examples from which choices learn, and weights
       # do not.
       share=0.2,

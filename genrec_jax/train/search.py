@@ -150,8 +150,13 @@ def make_supernet_config(config):
   with changed.unlocked():
     changed.search.supernet = True
     changed.optimizer.groups = ((THETA, own), *config.optimizer.groups)
-    # What the choices say at the end counts, wherever the weights were best.
-    changed.train.patience = 0
+    changed.train.epochs = config.search.epochs or config.train.epochs
+    changed.train.batch_size = (
+      config.search.batch_size or config.train.batch_size
+    )
+    # What the choices say at the end counts, wherever the weights were best:
+    # a mixture that validates worse says nothing of the models in it.
+    changed.train.patience, changed.optimizer.plateau_factor = 0, 1.0
     # A model that was found starts afresh.
     changed.train.init_from = ''
   return changed.lock()
