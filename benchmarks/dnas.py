@@ -13,7 +13,8 @@ planted/VARIANT/BUDGET  `genrec search` with at most so many operations.
                   `regret` is the mean excess of the model that it chose beyond
                   that of the best one within the budget, `place` its rank among
                   those. `on_front`: the regret is no larger than `noise`, half
-                  of the 95 % interval of the difference between two models.
+                  of the 95 % interval of the difference between two models
+                  whose seeds differ as much as in the median.
                   `regret_likeliest` is that of its first candidate.
                   `silent_wide` counts the fields that say nothing and have a
                   wide table, of two. `spearman`: of the supernet's loss with

@@ -85,6 +85,12 @@ class SuperRanking(Ranking):
     """
     self.search, self._phases, self._spaces = search, phases, spaces
     self._space = None
+    if search.shared_optimizer and search.optimizer != 'sgd':
+      raise ValueError(
+        'search.shared_optimizer moves the choices at the rate of the weights, '
+        f'and search.optimizer={search.optimizer!r} makes of its gradients '
+        "steps of its own size: set search.optimizer='sgd'"
+      )
     factor = rate / search.learning_rate if search.shared_optimizer else 0.0
     self.alternation = Turns(phases, factor)
     super().__init__(*args, **options)
@@ -267,9 +273,10 @@ class SuperRanking(Ranking):
     Args:
       step: its number.
     """
-    epochs = self._phases.measure_epochs(step)
-    left = 1.0 - epochs / max(self.search.budget_epochs, 1e-6)
-    left = jnp.clip(left, 0.0, 1.0)
+    left, falling = 0.0, self.search.budget_epochs
+    if falling:
+      left = 1.0 - self._phases.measure_epochs(step) / falling
+      left = jnp.clip(left, 0.0, 1.0)
     return {
       cost: most * max(self._first_costs[cost] / most, 1.0) ** left
       for cost, most in self._budgets.items()

@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 
 from genrec_jax import config as config_lib
+from genrec_jax import contracts
+from genrec_jax.data.ranking.batches import eval_batches
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.runtime.state import flatten_state
+from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import loop, search
+from genrec_jax.train.supernet_scores import score_architectures
 
 STEPS = 14  # of an epoch: 11 and 3
 
@@ -193,10 +198,106 @@ def test_budgets_hold(tmp_path):
     search.draw_architectures(task.space, task.search, sure, 3, 0)
 
 
+def test_a_budget_falls_to_what_is_asked(tmp_path):
+  changes = {
+    'search.cost_loss': 'budget', 'search.max_flops': 150.0,
+    'search.budget_epochs': 2.0, 'search.warmup_epochs': 1,
+  }  # fmt: skip
+  _, experiment = build(make_config(**changes), tmp_path)
+  task, phases = experiment.task, experiment.data.supernet.phases
+  found = [float(task.find_budgets(n)['flops']) for n in range(5 * STEPS)]
+  uniform = {
+    c.name: np.full(len(c.options), 1 / len(c.options))
+    for c in task.space.choices
+  }
+  first = float(task.space.measure(uniform)['flops'])
+  assert found[0] == pytest.approx(first) and first > 150
+  assert found[: STEPS + phases.weight_steps] == [found[0]] * (
+    STEPS + phases.weight_steps
+  )
+  choosing = [n for n in range(5 * STEPS) if phases.is_choosing(n)]
+  fallen = [found[n] for n in choosing]
+  assert fallen == sorted(fallen, reverse=True)
+  # In the middle of its way it has come half of it, as factors go.
+  middle = choosing[phases.choice_steps]
+  assert found[middle] == pytest.approx((first * 150) ** 0.5, rel=1e-5)
+  assert found[choosing[2 * phases.choice_steps]] == pytest.approx(150)
+
+
+def test_nothing_pushes_within_a_budget(tmp_path):
+  changes = {
+    'search.cost_loss': 'budget', 'search.max_flops': 150.0,
+    'search.budget_epochs': 0.0,
+  }  # fmt: skip
+  task = build(make_config(**changes), tmp_path)[1].task
+  params = task.init(jax.random.key(0))
+  params['choices']['multiplier.flops'] += 0.5
+  model = task.merge_model(params)
+
+  def push(cost):
+    return jax.grad(
+      lambda x: task._add_cost(0.0, 2.0, {}, {'flops': x}, model, 0)
+    )(cost)
+
+  assert float(push(149.0)) == 0
+  assert float(push(151.0)) == pytest.approx(2 * 0.5 / 150)
+
+
+def test_scores_are_losses_of_the_options_alone(searched):
+  workdir, _ = searched
+  config = config_lib.load_saved(workdir / 'supernet' / 'config.json')
+  data, task = experiment_lib.load_data_and_task(
+    config, workdir / 'supernet', TASK_KINDS, lambda *_: None
+  )
+  supernet = load_weights(workdir / 'supernet', task, 'latest')
+  some = list(task.space.list_architectures())[::17]
+  split = data.splits['valid']
+  scores = score_architectures(task, supernet, split, 64, some)
+  assert len(set(scores.round(7))) > 1
+  runtime = SingleDeviceEvalRuntime()
+  known = contracts.weights_of(supernet)
+  for architecture, score in zip(some, scores, strict=True):
+    options = task.space.to_weights(task.space.describe(architecture))
+    params = jax.tree.map(lambda x: x, supernet.params)
+    for name, weight in options.items():
+      params['choices'][name] = 1e3 * (weight - 1)
+    total = 0.0
+    for batch in eval_batches(split, batch_size=50):
+      reads = task.reads_for('predict', batch)
+      _, rows = runtime.read_rows(task, known, reads)
+      logits = np.asarray(task.predict(params, rows, batch))[:, 0]
+      label = batch.labels.values[:, 0]
+      each = np.logaddexp(0, logits) - label * logits
+      total += float(each[batch.weights > 0].sum())
+    assert score == pytest.approx(total / len(split), rel=1e-5)
+  found = json.loads((workdir / search.RESULT).read_text())
+  assert [p['supernet_logloss'] for p in found['proposals']] == [
+    c['supernet_logloss'] for c in found['candidates']
+  ]
+
+
+def test_the_best_proposals_are_trained(searched):
+  workdir, _ = searched
+  config = search.make_supernet_config(make_config(**{'search.proposals': 9}))
+  data, task = experiment_lib.load_data_and_task(
+    config, workdir / 'supernet', TASK_KINDS, lambda *_: None
+  )
+  supernet = load_weights(workdir / 'supernet', task, 'latest')
+  choices = search.read_choices(supernet, task)
+  found = search.score_proposals(config, data, task, supernet, choices)
+  assert len(found) == 9 and len({a.name for a, _ in found}) == 9
+  likeliest = task.space.choose(task.space.choose_likeliest(choices))
+  assert found[0][0].name == likeliest.name
+  losses = [loss for _, loss in found[1:]]
+  assert losses == sorted(losses)
+  assert len(search.list_candidates(make_config(), task, found)) == 2
+
+
 @pytest.mark.parametrize(
   ('changes', 'words'),
   [
     ({'search.share': 0.001}, 'leaves .* examples for weights'),
+    ({'search.shared_optimizer': True}, "set search.optimizer='sgd'"),
     ({'search.max_flops': 1e9}, 'largest model of the space has'),
     ({'search.dims': (4, 64), 'model.interaction': 'dot'}, 'model.dim=64'),
     ({'model.towers': '2'}, 'cannot be searched'),
