@@ -1,7 +1,9 @@
 """Search of widths, depth and tables: does it find what is there?
 
-  python -m benchmarks.dnas --runs DIR
+  python -m benchmarks.dnas --runs DIR --data DIR
   python -m benchmarks.dnas --runs DIR --only planted/published
+
+DIR of the data holds frappe.
 
 planted/models    `dnas_clicks:planted`: all 192 models of the space, five seeds
                   each, by a program of its own (benchmarks/dnas_every.py). What
@@ -32,27 +34,45 @@ sgd, shared   the optimizer of the weights moves the choices, too.
 planted/random/BUDGET  as many models by chance as cost what the search has
                   cost; the one that validates best. `on_front` is a share.
 
+frappe/hand-made  the DLRM of configs/frappe.py, five seeds.
+frappe/search/SHARE  `dnas_frappe` with no more operations and bytes than the
+                  hand-made model (`full`), or a quarter of both: three
+                  supernets, and the model that each has chosen by validation.
+frappe/found/SHARE  these models, each from scratch with three seeds.
+frappe/chosen/SHARE  that of the search that validated best, with five seeds;
+                  `auc_diff` from the hand-made model of the same seed, `auc_ci`
+                  half of its 95 % interval.
+frappe/random/N   models drawn from all that keep the budget, one seed each.
+frappe/random search/SHARE  as many of them as cost what a search costs;
+                  validation chooses. Means over draws of so many.
+frappe/scaled/N   the hand-made model with narrower layers and tables, one seed.
+frappe/ranking    `spearman`: of the supernet's loss and the validation loss of
+                  the 30 random models trained alone; one seed of those.
+
 Rows of kind 'mean' are over seeds. `core_s` is the supernet's training,
 `trained_s` that of a model. Rows that a result file has are not measured again,
 and what has been trained stays in DIR: the same command continues.
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from scipy import stats
 
-from benchmarks import cli, dnas_planted
+from benchmarks import cli, dnas_frappe, dnas_planted, runs
 
 COLUMNS = (
-  'case', 'seeds', 'models', 'trained', 'flops', 'floor', 'excess',
+  'case', 'seeds', 'models', 'trained', 'flops', 'bytes', 'auc', 'auc_std',
+  'auc_diff', 'auc_ci', 'logloss', 'valid_auc', 'floor', 'excess',
   'excess_alone', 'excess_std', 'regret', 'regret_likeliest', 'regret_std',
   'noise', 'on_front', 'place', 'silent_wide', 'telling_wide', 'widest',
   'spearman', 'spearman_low', 'spearman_high', 'core_s', 'trained_s',
   'run_core_s',
 )  # fmt: skip
 _MEANS = (
-  'flops', 'excess', 'regret', 'regret_likeliest', 'noise', 'on_front', 'place',
+  'flops', 'bytes', 'valid_auc', 'excess', 'regret', 'regret_likeliest',
+  'noise', 'on_front', 'place',
   'models', 'silent_wide', 'telling_wide', 'widest', 'spearman', 'core_s',
   'trained_s', 'trained', 'run_core_s',
 )  # fmt: skip
@@ -61,6 +81,7 @@ _MEANS = (
 def main(argv: list[str] | None = None) -> None:
   parser = cli.parser('dnas', __doc__)
   parser.add_argument('--runs', required=True, help='directory of all runs')
+  parser.add_argument('--data', default='', help='directory with frappe')
   parser.add_argument(
     '--only', nargs='+', default=[''], metavar='NAME',
     help='cases whose names begin so',
@@ -71,7 +92,7 @@ def main(argv: list[str] | None = None) -> None:
   rows = cli.read_rows(args, 'dnas')
   wanted = [
     case
-    for case in dnas_planted.list_rows(args)
+    for case in [*dnas_planted.list_rows(args), *dnas_frappe.list_rows(args)]
     if case[0].startswith(tuple(args.only))
   ]
   if not wanted:
@@ -85,20 +106,33 @@ def save(args: argparse.Namespace, rows: Mapping[str, Mapping]) -> None:
   cli.finish(args, 'dnas', [*own, *average(own)], COLUMNS, merge=False)
 
 
-def average(rows: list[Mapping]) -> list[dict]:
+def average(rows: Sequence[Mapping]) -> list[dict]:
   """Rows over seeds."""
   groups = {}
   for row in rows:
     if 'of' in row:
       groups.setdefault(row['of'], []).append(row)
-  return [
-    {
-      'case': of, 'kind': 'mean', 'seeds': len(own),
-      'variant': own[0]['variant'], 'budget': own[0]['budget'],
-      **{key: float(np.mean([r[key] for r in own])) for key in _MEANS},
-    }
-    for of, own in groups.items()
-  ]  # fmt: skip
+  return [_average_group(of, own) for of, own in groups.items()]
+
+
+def _average_group(of: str, rows: Sequence[Mapping]) -> dict:
+  found = {'case': of, 'kind': 'mean', 'seeds': len(rows)}
+  for key in ('variant', 'budget'):
+    if key in rows[0]:
+      found[key] = rows[0][key]
+  for key in _MEANS:
+    if key in rows[0]:
+      found[key] = float(np.mean([row[key] for row in rows]))
+  for key in ('auc', 'logloss'):
+    if key in rows[0]:
+      found |= runs.over_seeds(key, [row[key] for row in rows])
+    if f'{key}_diff' in rows[0]:
+      own = [row[f'{key}_diff'] for row in rows]
+      found[f'{key}_diff'] = float(np.mean(own))
+      if len(own) > 1:
+        wide = stats.t.ppf(0.975, len(own) - 1) * stats.sem(own)
+        found[f'{key}_ci'] = float(wide)
+  return found
 
 
 if __name__ == '__main__':

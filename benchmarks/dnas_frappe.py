@@ -1,0 +1,296 @@
+"""The part of `benchmarks.dnas` on Frappe_x1: searched against hand-made."""
+
+import argparse
+import functools
+import json
+import pathlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from scipy import stats
+
+from benchmarks import cli, runs
+from benchmarks.result import CoreTimer
+from genrec_jax import config as config_lib
+from genrec_jax.search.architecture import Architecture
+from genrec_jax.serve.weights import load_weights
+from genrec_jax.task_kinds import TASK_KINDS
+from genrec_jax.train import experiment
+from genrec_jax.train import search as search_lib
+from genrec_jax.train.supernet_scores import score_architectures
+
+CONFIG = 'configs/dnas_frappe.py'
+# Share of the operations and bytes of the hand-made model -> its config.
+SHARES = {'full': CONFIG, 'quarter': f'{CONFIG}:quarter'}
+SEEDS, MORE_SEEDS = (1, 2, 3), (1, 2, 3, 4, 5)
+RANDOM = 30
+# Factor of the widths of the top MLP and of tables, of scaled models.
+SCALES = (
+  (0.25, 0.5),
+  (0.5, 0.5),
+  (0.5, 1.0),
+  (0.75, 0.5),
+  (0.75, 1.0),
+  (1, 0.5),
+)
+METRICS = ('auc', 'logloss')
+
+
+def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
+  """(name, function that measures it), in their order."""
+  if not args.data and not args.smoke:
+    return []
+  found = []
+
+  def add(name: str, measure: Callable, *more) -> None:
+    found.append((f'frappe/{name}', functools.partial(measure, args, *more)))
+
+  for seed in MORE_SEEDS:
+    add(f'hand-made/seed{seed}', train_handmade, seed)
+  for share in SHARES:
+    for seed in SEEDS:
+      add(f'search/{share}/seed{seed}', search, share, seed)
+    for seed in SEEDS:
+      for again in SEEDS:
+        name = f'found/{share}/supernet{seed}/seed{again}'
+        add(name, train_found, share, seed, again)
+    for again in MORE_SEEDS:
+      add(f'chosen/{share}/seed{again}', train_chosen, share, again)
+  for number in range(RANDOM):
+    add(f'random/{number}', train_random, number)
+  for number in range(len(SCALES)):
+    add(f'scaled/{number}', train_scaled, number)
+  for share in SHARES:
+    add(f'random search/{share}', search_randomly, share)
+  for seed in SEEDS:
+    add(f'ranking/seed{seed}', rank_models, seed)
+  return found
+
+
+def train_handmade(args: argparse.Namespace, seed: int) -> dict:
+  """The DLRM of configs/frappe.py."""
+  return _train(args, CONFIG, 'hand-made', {'seed': seed}) | {
+    'of': 'frappe/hand-made', 'seed': seed,
+  }  # fmt: skip
+
+
+def search(args: argparse.Namespace, share: str, seed: int) -> dict:
+  """A search by the command; the figures are of the model that it chose."""
+  workdir = _root(args) / 'searches' / f'{share}_seed{seed}'
+  options = _choose_data(args) | {'seed': seed, 'search.seed': seed}
+  with CoreTimer() as timer:
+    if not (workdir / 'search.json').exists():
+      runs.start(
+        runs.ROOT, _name_config(args, SHARES[share]), workdir,
+        _list_overrides(options), mode='search',
+      )  # fmt: skip
+  found = json.loads((workdir / 'search.json').read_text())
+  best = next(c for c in found['candidates'] if c['name'] == found['best'])
+  trained = [c['core_s'] for c in found['candidates']]
+  return {
+    'kind': 'search', 'of': f'frappe/search/{share}', 'seed': seed,
+    'chosen': best['title'], **_read_metrics(best['metrics']),
+    'flops': best['costs']['flops'], 'bytes': best['costs']['bytes'],
+    'core_s': found['supernet']['core_s'], 'trained': len(trained),
+    'trained_s': float(np.mean(trained)), 'run_core_s': timer.core_s,
+  }  # fmt: skip
+
+
+def train_found(
+  args: argparse.Namespace, share: str, supernet: int, seed: int
+) -> dict:
+  """The model that a search has chosen, from scratch with another seed."""
+  workdir = _root(args) / 'searches' / f'{share}_seed{supernet}'
+  found = json.loads((workdir / 'search.json').read_text())
+  best = next(c for c in found['candidates'] if c['name'] == found['best'])
+  return _train(
+    args, str(workdir / 'found' / 'best.py'),
+    f'found_{share}_supernet{supernet}', {'seed': seed},
+  ) | {
+    'of': f'frappe/found/{share}', 'seed': seed, 'supernet': supernet,
+    'chosen': best['title'],
+    'flops': best['costs']['flops'], 'bytes': best['costs']['bytes'],
+  }  # fmt: skip
+
+
+def train_chosen(args: argparse.Namespace, share: str, seed: int) -> dict:
+  """That of the searches that validated best, with five seeds in all."""
+  rows = cli.read_rows(args, 'dnas')
+  searched = [rows[f'frappe/search/{share}/seed{s}'] for s in SEEDS]
+  best = max(searched, key=lambda row: row['valid_auc'])
+  row = train_found(args, share, best['seed'], seed)
+  by_hand = rows[f'frappe/hand-made/seed{seed}']
+  return row | {
+    'of': f'frappe/chosen/{share}',
+    'auc_diff': row['auc'] - by_hand['auc'],
+    'logloss_diff': row['logloss'] - by_hand['logloss'],
+  }
+
+
+def train_random(args: argparse.Namespace, number: int) -> dict:
+  """A model that was drawn from all that keep the budgets."""
+  config, _, task = _load_supernet(args, 'full')
+  uniform = {
+    choice.name: np.full(len(choice.options), 1 / len(choice.options))
+    for choice in task.space.choices
+  }
+  drawn = search_lib.draw_architectures(
+    task.space, task.search, uniform, RANDOM, 0
+  )
+  own = search_lib.make_found_config(config, task.space, drawn[number])
+  folder = _root(args) / 'random'
+  folder.mkdir(parents=True, exist_ok=True)
+  path = folder / f'{number:02d}.json'
+  config_lib.save(own, path)
+  costs = task.space.measure_architecture(drawn[number])
+  return _train(args, str(path), f'random_{number:02d}', {'seed': 1}) | {
+    'kind': 'random model', 'number': number,
+    'chosen': task.space.name_architecture(drawn[number]),
+    'architecture': drawn[number].to_json(),
+    'flops': costs['flops'], 'bytes': costs['bytes'],
+  }  # fmt: skip
+
+
+def train_scaled(args: argparse.Namespace, number: int) -> dict:
+  """The hand-made model with narrower layers and tables."""
+  top, dim = SCALES[number]
+  options = {
+    'seed': 1,
+    'model.top': (round(400 * top),) * 3,
+    'model.dim': round(10 * dim),
+  }
+  row = _train(args, CONFIG, f'scaled_{number}', options)
+  sizes = (10 * options['model.dim'], *options['model.top'], 1)
+  flops = 2 * sum(a * b for a, b in zip(sizes, sizes[1:], strict=False))
+  return row | {
+    'kind': 'scaled model', 'flops': flops, 'bytes': 4 * row['parameters'],
+    'chosen': f'top {options["model.top"]}, dim {options["model.dim"]}',
+  }  # fmt: skip
+
+
+def search_randomly(args: argparse.Namespace, share: str) -> dict:
+  """Random models, as many as cost what a search costs; validation chooses."""
+  rows = cli.read_rows(args, 'dnas')
+  searched = [rows[f'frappe/search/{share}/seed{s}'] for s in SEEDS]
+  spent = np.mean(
+    [r['core_s'] + r['trained'] * r['trained_s'] for r in searched]
+  )
+  budgets = config_lib.load(str(runs.ROOT / SHARES['full'])).search
+  part = 0.25 if share == 'quarter' else 1.0
+  drawn = [
+    row
+    for row in rows.values()
+    if row.get('kind') == 'random model'
+    and row['flops'] <= part * budgets.max_flops
+    and row['bytes'] <= part * budgets.max_bytes
+  ]
+  found = {'kind': 'random search', 'models': len(drawn)}
+  if not drawn:
+    return found
+  count = round(spent / np.mean([row['core_s'] for row in drawn]))
+  count = max(1, min(count, len(drawn)))
+  rng = np.random.default_rng(0)
+  chosen = []
+  for _ in range(2_000):
+    own = rng.choice(len(drawn), count, replace=False)
+    chosen.append(max((drawn[i] for i in own), key=lambda r: r['valid_auc']))
+  return found | {
+    'trained': count,
+    **runs.over_seeds('auc', [row['auc'] for row in chosen]),
+    'logloss': float(np.mean([row['logloss'] for row in chosen])),
+  }
+
+
+def rank_models(args: argparse.Namespace, seed: int) -> dict:
+  """Spearman's correlation between the supernet and models trained alone."""
+  rows = cli.read_rows(args, 'dnas')
+  drawn = [rows[f'frappe/random/{number}'] for number in range(RANDOM)]
+  _, data, task = _load_supernet(args, 'full', seed)
+  folder = _root(args) / 'searches' / f'full_seed{seed}' / 'supernet'
+  weights = load_weights(folder, task, 'latest')
+  architectures = [_read_architecture(row['architecture']) for row in drawn]
+  scores = score_architectures(
+    task, weights, data.splits['valid'], 4096, architectures
+  )
+  found = {'kind': 'ranking', 'models': len(drawn)}
+  for name, truth in (
+    ('spearman', [row['valid_logloss'] for row in drawn]),
+    ('spearman_auc', [-row['valid_auc'] for row in drawn]),
+  ):
+    rng = np.random.default_rng(0)
+    truth = np.array(truth)
+    again = [
+      stats.spearmanr(scores[own], truth[own])[0]
+      for own in rng.integers(len(scores), size=(1_000, len(scores)))
+    ]
+    low, high = np.percentile(again, [2.5, 97.5])
+    found |= {
+      name: float(stats.spearmanr(scores, truth)[0]),
+      f'{name}_low': float(low), f'{name}_high': float(high),
+    }  # fmt: skip
+  return found
+
+
+def _read_architecture(saved: Mapping) -> Architecture:
+  net = {key: tuple(value) for key, value in saved['net'].items()}
+  return Architecture(net, saved['dims'], saved['rows'], saved['extra'])
+
+
+def _load_supernet(args: argparse.Namespace, share: str, seed: int = 1):
+  """(config, data, task) of a search."""
+  config = config_lib.load(
+    str(runs.ROOT / SHARES[share]), _list_overrides(_choose_data(args))
+  )
+  data, task = experiment.load_data_and_task(
+    search_lib.make_supernet_config(config),
+    _root(args) / 'searches' / f'{share}_seed{seed}' / 'supernet',
+    TASK_KINDS,
+    lambda *_: None,
+  )
+  return config, data, task
+
+
+def _train(args, config: str, name: str, options: Mapping) -> dict:
+  """The row of a run, trained unless it has ended."""
+  workdir = _root(args) / 'runs' / f'{name}_seed{options["seed"]}'
+  with CoreTimer() as timer:
+    report = runs.train_once(
+      _name_config(args, config), workdir,
+      _list_overrides(_choose_data(args) | dict(options)),
+    )  # fmt: skip
+  return {
+    'kind': 'run', **_read_metrics(report['metrics']),
+    'parameters': sum(report['parameters'].values()),
+    'core_s': report['core_s'], 'run_core_s': timer.core_s,
+  }  # fmt: skip
+
+
+def _read_metrics(metrics: Mapping) -> dict:
+  return {
+    **{key: metrics['test'][key] for key in METRICS},
+    **{f'valid_{key}': metrics['valid'][key] for key in METRICS},
+  }
+
+
+def _name_config(args: argparse.Namespace, config: str) -> str:
+  if not args.smoke or config.endswith('.json'):
+    return config
+  return f'{config},smoke' if ':' in config else f'{config}:smoke'
+
+
+def _choose_data(args: argparse.Namespace) -> dict:
+  if args.smoke:
+    return {}
+  path = pathlib.Path(args.data).resolve() / 'frappe'
+  return {
+    'data.path': path, 'data.cache': _root(args) / 'data',
+    'report.importance_rows': 0,
+  }  # fmt: skip
+
+
+def _list_overrides(options: Mapping) -> list[str]:
+  return [f'{key}={value}' for key, value in options.items()]
+
+
+def _root(args: argparse.Namespace) -> pathlib.Path:
+  return pathlib.Path(args.runs).resolve() / 'frappe'

@@ -1,0 +1,55 @@
+"""Draws what a search finds, from the rows of benchmarks/dnas*.py."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from benchmarks import result
+from genrec_jax.report import chart_files, charts
+from genrec_jax.report.axes import linear_axis
+
+_MOST = 0.04  # models above it hang in one of their seeds
+SIZE = charts.Frame(760, 420, 64, 18, 60, 46)
+
+
+def draw(rows: Sequence[Mapping]) -> str:
+  """Returns the picture of all models of the planted space, and of searches.
+
+  Args:
+    rows: of benchmarks/dnas.py; those of dnas_models.json lie beside them.
+  """
+  path = result.RESULTS / 'cpu2' / 'dnas_models.json'
+  models = json.loads(path.read_text())['rows']
+  points = sorted((m['flops'], 1e3 * m['excess']) for m in models)
+  series = [
+    charts.Series(
+      'each of 192 models, five seeds' if i == 0 else '', [point], 'muted'
+    )
+    for i, point in enumerate(p for p in points if p[1] <= 1e3 * _MOST)
+  ]
+  front, least = [], float('inf')
+  for flops, excess in points:
+    if excess < least:
+      front += [(flops, least), (flops, excess)] if front else [(flops, excess)]
+      least = excess
+  front.append((points[-1][0], least))
+  series.append(charts.Series('the best so far', front, 'muted', 'dashes'))
+  for variant, name, color in (
+    ('published', 'found, four models drawn', 'blue'),
+    ('tried', 'found, 64 tried in the supernet', 'orange'),
+  ):
+    found = [
+      (row['flops'], 1e3 * row['excess'])
+      for row in rows
+      if row['kind'] == 'search' and row['variant'] == variant
+    ]
+    series += [
+      charts.Series(name if i == 0 else '', [point], color)
+      for i, point in enumerate(sorted(found))
+    ]
+  chart = charts.Chart(
+    'Expected log loss above that of the true chances, in thousandths',
+    chart_files.log_axis([p[0] for p in points], 'operations of an example'),
+    linear_axis(0.0, 1e3 * _MOST),
+    series,
+  )
+  return chart_files.draw_file([chart], SIZE)
