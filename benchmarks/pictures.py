@@ -20,6 +20,7 @@ from benchmarks import (
   quality_vs_cost,
   result,
   scaling_law,
+  tbsm_curves,
   tbsm_picture,
 )
 
@@ -36,6 +37,8 @@ PICTURES = {
   'qsnr': qsnr.draw,
   'quality_vs_cost': quality_vs_cost.draw,
   'scaling_law': scaling_law.draw,
+  'tbsm': tbsm_curves.draw_differences,
+  'tbsm_cost': tbsm_curves.draw_lengths,
   'tbsm_study': tbsm_picture.draw,
 }
 

@@ -3,14 +3,6 @@
 `draw_differences` is of the rows of benchmarks/tbsm.py: how each case differs
 from `def` in AUC, with its 95 % interval over seeds. `draw_lengths` is of those
 of benchmarks/tbsm_cost.py: AUC against T, with the deviation between seeds.
-
-Neither is drawn by benchmarks/pictures.py until there are results: then its
-PICTURES take
-
-  'tbsm': tbsm_curves.draw_differences,
-  'tbsm_cost': tbsm_curves.draw_lengths,
-
-and `python -m benchmarks.pictures` writes docs/tbsm.svg and docs/tbsm_cost.svg.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from genrec_jax.report import chart_files, charts
 from genrec_jax.report.axes import Axis, linear_axis
 
-# Case -> its name below the picture, which has room for eight letters.
+# Case -> its name below the picture, which has room for eight letters. `concat`
+# would need five times the height.
 CASES = {
   'ind': 'ind',
   'dot': 'dot',
@@ -31,9 +24,9 @@ CASES = {
   'no place': 'no place',
   'no time': 'no time',
   'no projection': 'no proj',
+  'dot tower': 'dot tow',
   'user id': 'user id',
   'mean': 'mean',
-  'concat': 'concat',
   'attention': 'attent.',
   'gru': 'GRU',
   'lstm': 'LSTM',
@@ -58,6 +51,7 @@ MECHANISMS = {
   'mean': ('mean', 'muted', 'curve'),
   'concat': ('concat', 'muted', 'dashes'),
 }
+LEAST, MOST = -12.0, 3.0  # % of AUC; intervals end there
 WIDE = charts.Frame(1060, 380, 58, 16, 58, 42)
 
 
@@ -75,7 +69,7 @@ def draw_differences(rows: Sequence[Mapping]) -> str:
         x, y = place + 0.16 * (i - 1.5), 100 * row['auc_diff']
         points += [(x, y), (x, float('nan'))]  # no line from case to case
         width = 100 * row.get('auc_ci', 0.0)
-        band.append((x, y - width, y + width))
+        band.append((x, max(y - width, LEAST), min(y + width, MOST)))
     if points:
       color = chart_files.pick_color(i)
       series.append(
@@ -85,7 +79,7 @@ def draw_differences(rows: Sequence[Mapping]) -> str:
   chart = charts.Chart(
     'AUC, % above that of def with one head',
     Axis(-0.5, len(CASES) - 0.5, ticks),
-    _make_height(series, 0.0),
+    linear_axis(LEAST, MOST),
     [*series, charts.reference_level('', 0.0)],
   )
   return chart_files.draw_file([chart], WIDE)
@@ -125,9 +119,9 @@ def _draw_lengths(rows: Sequence[Mapping], data: str) -> charts.Chart:
   )
 
 
-def _make_height(series: Sequence[charts.Series], *levels: float) -> Axis:
-  """Around all intervals, and `levels`."""
+def _make_height(series: Sequence[charts.Series]) -> Axis:
+  """Around all intervals."""
   ends = [y for s in series for _, *ends in s.band for y in ends]
-  ends = [*ends, *levels] or [0.0]
+  ends = ends or [0.0]
   room = 0.05 * (max(ends) - min(ends)) or 1.0
   return linear_axis(min(ends) - room, max(ends) + room)
