@@ -5,7 +5,7 @@ from genrec_jax.config.value_rules import Rule, number, some, whole, words
 RULES = {
   'hash.rows': whole(),
   'hash.compression': number(above=1),
-  'hash.tables': Rule('text'),
+  'hash.tables': Rule('a regular expression'),
   'hash.dim': whole(1, 2**20),
   'hash.vectors': Rule('text'),
   'hash.method': words('both', 'frequency', 'embedding'),

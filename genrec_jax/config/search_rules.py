@@ -23,7 +23,7 @@ RULES = {
   'search.wukong_lcb': some(_WIDTH, filled=True),
   'search.wukong_rank': some(_WIDTH, filled=True),
   'search.wukong_hidden': some(_WIDTH, filled=True),
-  'search.tables': Rule('text'),
+  'search.tables': Rule('a regular expression'),
   'search.cost': words(*COSTS),
   'search.cost_loss': words('linear', 'exponential', 'budget', 'none'),
   'search.cost_weight': number(least=0),

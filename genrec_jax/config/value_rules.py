@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import numbers
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +21,20 @@ def _is_whole(value) -> bool:
   return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def _is_pattern(value) -> bool:
+  try:
+    re.compile(value)
+  except (TypeError, re.error):
+    return False
+  return isinstance(value, str)
+
+
 _KINDS: dict[str, Callable[[Any], bool]] = {
   'a whole number': _is_whole,
   'a number': _is_number,
   'True or False': lambda value: isinstance(value, bool),
   'text': lambda value: isinstance(value, str),
+  'a regular expression': _is_pattern,
   'some text': lambda value: isinstance(value, str) and value != '',
   'pairs': lambda value: isinstance(value, tuple | list),
 }

@@ -199,7 +199,8 @@ class QuotientIdMap(FixedIdMap):
     for divisor in range(1, room):
       if divisor + -(-count // divisor) <= room:
         return divisor
-    least = 1 + min(d + -(-count // d) for d in range(1, count + 1))
+    root = max(1, math.isqrt(count))  # the least is near it
+    least = 1 + min(d + -(-count // d) for d in (root, root + 1))
     raise ValueError(
       f"table {self.table!r} has {self.rows:,} rows: id_map='qr' needs "
       f'{least:,} at least for {self.ids:,} ids'

@@ -62,7 +62,8 @@ KINDS = {
     spec.name, ids, spec.rows, spec.map_file
   ),
 }
-WITH_PRIVATE = ('frequency', 'double')
+WITH_PRIVATE, WITH_TWO = ('frequency', 'double'), ('double', 'qr')
+INT32 = 2**31 - 1
 
 
 def build_map(spec: TableSpec) -> IdMap | None:
@@ -91,6 +92,11 @@ def build_map(spec: TableSpec) -> IdMap | None:
       f'{("identity", *KINDS)}'
     )
   ids = spec.ids or spec.rows
+  if spec.id_map in WITH_TWO and 2 * ids > INT32:
+    raise ValueError(
+      f'table {spec.name!r} has {ids:,} ids: id_map={spec.id_map!r} '
+      f'numbers two rows of each, and there is room for {INT32 // 2:,}'
+    )
   # Beside the private ones, row 0 is for padding and one at least is shared.
   if spec.rows < spec.private + 2:
     private = f'{spec.private:,} private ones, ' if spec.private else ''

@@ -49,6 +49,11 @@ class HashOptions:
         f"method='embedding' gives no id a row of its own, and private is "
         f'{self.private:,}'
       )
+    for name, least in (('private', 0), ('reserved', 1), ('shrink', 0)):
+      if not getattr(self, name) >= least:
+        raise ValueError(
+          f'{name} is {getattr(self, name):,}, must be at least {least}'
+        )
     if self.shared < 1:
       raise ValueError(
         f'{self.rows:,} rows are too few: one is for padding, '
@@ -101,7 +106,10 @@ def learn_rows(
       f'{len(vectors):,} vectors are given for {len(counts):,} ids: they are '
       'of another table'
     )
-  order = np.argsort(-counts, kind='stable')
+  # Ids that were seen as often are in a drawn order: that of their numbers may
+  # come from data that nobody should know yet.
+  ties = np.random.default_rng([options.seed, 1]).permutation(len(counts))
+  order = np.lexsort((ties, -counts))
   private, tail = order[: options.private], order[options.private :]
   tail = tail[counts[tail] > 0]
   rows = np.zeros(1 + len(counts) + unseen, np.int32)

@@ -179,7 +179,14 @@ class MapFile:
         members.get('counts'),
       )
     except Exception as e:  # zipfile, zlib, json and numpy each have their own
-      raise ValueError(f'{path} holds no learned map: {e}') from None
+      raise ValueError(_say_damage(path, e)) from None
+
+
+def _say_damage(path: str | os.PathLike, error: Exception) -> str:
+  return (
+    f'{path} holds no learned map: {error}. Remove it: `genrec learn_hash` '
+    'writes maps anew that are not there'
+  )
 
 
 def read_vocabulary(path: str | os.PathLike) -> str:
@@ -192,7 +199,7 @@ def read_vocabulary(path: str | os.PathLike) -> str:
   try:
     return _parse_about(raw)['vocabulary']
   except Exception as e:
-    raise ValueError(f'{path} holds no learned map: {e}') from None
+    raise ValueError(_say_damage(path, e)) from None
 
 
 def _read(path: str | os.PathLike) -> bytes:

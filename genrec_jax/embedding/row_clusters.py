@@ -148,9 +148,7 @@ def _start(vectors, weights, groups, rng) -> np.ndarray:
   """k-means++: the next centre is drawn by weight and squared distance."""
   # A sample of twenty vectors a group is enough, but few groups get more.
   if len(vectors) > (size := max(20 * groups, _START)):
-    chosen = rng.choice(len(vectors), size, p=weights / weights.sum())
-    # As often as each was drawn, which stands for its weight.
-    chosen, own = np.unique(chosen, return_counts=True)
+    chosen, own = _draw_sample(weights, size, rng)
     sample = vectors[chosen]
   else:
     sample, own = vectors, weights
@@ -172,6 +170,27 @@ def _start(vectors, weights, groups, rng) -> np.ndarray:
     best = int(np.argmin(nearer @ own))
     centres[one], near = sample[places[best]], nearer[best]
   return centres
+
+
+def _draw_sample(weights, size: int, rng) -> tuple[np.ndarray, np.ndarray]:
+  """About so many different ones, and weights with which they stand for all.
+
+  >>> rng = np.random.default_rng(0)
+  >>> chosen, own = _draw_sample(np.array([8.0, 1, 1, 1, 1, 0]), 3, rng)
+  >>> len(set(chosen)) == len(chosen), own[chosen == 0].tolist()
+  (True, [8.0])
+
+  Each is there with probability min(1, weight / t), and stands for max(weight,
+  t) then. Drawn with replacement, a few heavy ones would be most of a sample.
+  """
+  falling = np.sort(weights)[::-1].astype(np.float64)
+  # Of the heaviest k, all are there; t leaves room for the rest.
+  rest = falling.sum() - np.append(0.0, np.cumsum(falling))[:size]
+  levels = rest / (size - np.arange(size))
+  k = int(np.argmax(falling[:size] <= levels))
+  level = max(float(levels[k]), 1e-300)
+  chosen = np.flatnonzero(rng.random(len(weights)) * level < weights)
+  return chosen, np.maximum(weights[chosen], level)
 
 
 def find_nearest(

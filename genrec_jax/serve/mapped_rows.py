@@ -2,10 +2,12 @@
 
 import os
 import pathlib
+import re
 import time
 
 import numpy as np
 
+from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.checkpoint.serving_copy import ServingCopy
 from genrec_jax.checkpoint.trees import shape_of
@@ -16,6 +18,13 @@ from genrec_jax.embedding.learned_map import (
 )
 
 _WORDS = 'id_states/{}/words'
+
+
+def _read_settings(path: pathlib.Path) -> list[tuple[str, dict]]:
+  """`config.tables` of the run that publishes; nothing where it is unknown."""
+  if not path.exists():
+    return []
+  return [tuple(entry) for entry in config_lib.read_config(path)['tables']]
 
 
 class MappedRows:
@@ -29,10 +38,14 @@ class MappedRows:
     """Opens both.
 
     Args:
-      source: the directory that a follower reads: WORKDIR/published.
+      source: the directory that a follower reads: WORKDIR/published. The
+        config beside it says which tables have a map that is not published;
+        without it, ids of such tables would be taken for rows.
       copy: what the follower writes.
     """
-    self._steps = CheckpointManager(pathlib.Path(source), log=lambda *_: None)
+    source = pathlib.Path(source)
+    self._steps = CheckpointManager(source, log=lambda *_: None)
+    self._settings = _read_settings(source.parent / 'config.json')
     self._copy = ServingCopy(copy)
     self._words: dict[str, np.ndarray] = {}
     self._step = None
@@ -52,7 +65,8 @@ class MappedRows:
 
     Raises:
       TimeoutError: no whole step was there in that time; the message says why.
-      ValueError: an id is none of the map.
+      ValueError: an id is none of the map, or the map is none that is
+        published.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -75,6 +89,7 @@ class MappedRows:
     if table not in self._words:
       path, manifest = _WORDS.format(table), self._steps.read_manifest(step)
       if path not in manifest['tree']:
+        self._check_plain(table)
         return ids  # which are rows
       wanted = {path: shape_of(manifest['tree'][path])}
       _, found, _ = self._steps.restore(wanted, step=step, partial=True)
@@ -88,6 +103,19 @@ class MappedRows:
     if (wrong := ids[(ids != 0) & (rows == 0)]).size:
       raise ValueError(f'table {table!r} has no id {wrong.flat[0]}')
     return rows
+
+  def _check_plain(self, table: str) -> None:
+    """Refuses a table whose rows are computed from ids as they are read."""
+    for pattern, settings in self._settings:
+      if re.fullmatch(pattern, table):
+        kind = settings.get('id_map', 'identity')
+        if kind != 'identity':
+          raise ValueError(
+            f'table {table!r} has id_map={kind!r}, whose rows are computed: '
+            'learned maps alone are published with the rows. `Scorer` reads '
+            'all of them; embedding.computed_maps has the rows of ids'
+          )
+        return
 
   def close(self) -> None:
     """Lets go of the directory."""

@@ -20,15 +20,13 @@ import logging
 import math
 import pathlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.contracts import Extensions, RunData, Task, TaskKinds
-from genrec_jax.data.ranking.datasets import RankingDataset
 from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.runtime import optimizer
@@ -36,7 +34,6 @@ from genrec_jax.train import experiment, hash_tables, loop, series
 from genrec_jax.train.hash_tables import TableIds
 
 LOG = logging.getLogger('genrec_jax')
-_CHUNK = 1 << 16  # rows that are counted at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +69,9 @@ class Phases:
     total = experiment.total_steps(self.config, self.data)
     self._check(total)
     every, model = self.asked['renew_every'], self.workdir / 'model'
-    done = read_step(model)
     for begin in range(0, total, every):
       end = min(begin + every, total)
-      if done >= end:
+      if self._has_ended(model, end):
         continue
       LOG.info('steps %d to %d of %d', begin, end, total)
       if self._needs_vectors and begin:
@@ -124,9 +120,21 @@ class Phases:
 
   def _train(self, config, folder: pathlib.Path, end: int) -> bool:
     """Whether a run has reached a step; trains it if need be."""
-    if read_step(folder) < end:
+    if not self._has_ended(folder, end):
       loop.train_and_evaluate(config, folder, self.kinds, self.extensions)
-    return read_step(folder) >= end
+    return self._has_ended(folder, end)
+
+  def _has_ended(self, folder: pathlib.Path, end: int) -> bool:
+    """Whether a run has reached a step, and has reported it if it ends there.
+
+    A run that was stopped behind its last step writes its report when it is
+    trained again, which trains nothing.
+    """
+    step = read_step(folder)
+    if step != end:
+      return step > end
+    report = series.read_report(folder)
+    return report is not None and report['steps'] == end
 
   def _learn_maps(self, begin: int) -> dict[str, pathlib.Path]:
     """Table -> file of its map of the examples before a step."""
@@ -138,7 +146,7 @@ class Phases:
     started = time.process_time()
     size, look_back = self.config.train.batch_size, self.asked['look_back']
     first = max(0, begin - look_back) if look_back else 0
-    counts = count_ids(
+    counts = hash_tables.count_ids(
       self.data.dataset, self.tables, first * size, begin * size
     )
     vectors = {}
@@ -170,9 +178,7 @@ class Phases:
     sizes = hash_tables.measure_sizes(self.tables)
     found = {'hash': dict(self.asked), 'tables': sizes, 'best': str(model)}
     lines = hash_tables.describe_sizes(sizes)
-    report = model / 'report.json'
-    if report.exists():
-      found['metrics'] = json.loads(report.read_text())['metrics']
+    found['metrics'] = series.read_report(model)['metrics']
     if job.is_leader():
       replace_file(
         self.workdir / hash_tables.RESULT, json.dumps(found, indent=2)
@@ -187,36 +193,3 @@ def read_step(folder: pathlib.Path) -> int:
     return 0
   with CheckpointManager(directory, log=LOG.warning) as steps:
     return steps.latest() or 0
-
-
-def count_ids(
-  dataset: RankingDataset, tables: Iterable[str], first: int, end: int
-) -> dict[str, np.ndarray]:
-  """How often each id stands in some rows of the training split.
-
-  Args:
-    dataset: whose split.
-    tables: names of those whose ids are counted.
-    first: number of the first row.
-    end: number behind the last one.
-
-  Returns:
-    Table -> `[ids]` int64; padding is not counted.
-  """
-  split = dataset.splits['train']
-  counts = {
-    name: np.zeros(dataset.vocabularies[name].rows, np.int64) for name in tables
-  }
-  features = [f for f in dataset.features if f.has_table and f.source in counts]
-  for a in range(first, min(end, len(split)), _CHUNK):
-    rows = split.rows(a, min(a + _CHUNK, end, len(split)))
-    for feature in features:
-      if feature.name in rows.bags:
-        ids = rows.bags[feature.name].values
-      else:
-        ids = rows.ids[:, split.names.ids.index(feature.name)]
-      found = counts[feature.source]
-      found += np.bincount(ids, minlength=len(found))
-  for found in counts.values():
-    found[0] = 0
-  return counts

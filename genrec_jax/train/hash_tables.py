@@ -7,12 +7,13 @@ import logging
 import pathlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
 import numpy as np
 
 from genrec_jax import config as config_lib
+from genrec_jax.data.ranking.datasets import RankingDataset
 from genrec_jax.data.ranking.vocabulary import Vocabulary
 from genrec_jax.embedding import learned_hash
 from genrec_jax.embedding.learned_map import MapFile, count_words
@@ -25,6 +26,7 @@ from genrec_jax.train import experiment, series
 LOG = logging.getLogger('genrec_jax')
 RESULT = 'hash.json'
 _TELL_S = 10
+_CHUNK = 1 << 16  # rows that are counted at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +42,6 @@ class TableIds:
   spec: TableSpec
   vocabulary: Vocabulary
   rows: int
-
-  @property
-  def counts(self) -> np.ndarray:
-    """`[ids]` how often each id stood in the training split; unseen ones 0."""
-    known = self.vocabulary.counts
-    return np.pad(known, (1, self.spec.rows - 1 - len(known)))
 
 
 def list_shares(asked: Mapping) -> list[float]:
@@ -92,6 +88,44 @@ def choose_tables(
       + ', '.join(f'{n} {s.rows:,} rows' for n, s in task.tables().items())
     )
   return found
+
+
+def count_ids(
+  dataset: RankingDataset,
+  tables: Iterable[str],
+  first: int = 0,
+  end: int | None = None,
+) -> dict[str, np.ndarray]:
+  """How often each id stands in some rows of the training split.
+
+  Args:
+    dataset: whose split.
+    tables: names of those whose ids are counted.
+    first: number of the first row.
+    end: number behind the last one; None for all.
+
+  Returns:
+    Table -> `[ids]` int64; of padding and of ids of unseen values it is 0.
+  """
+  split, known = dataset.splits['train'], dataset.vocabularies
+  end = len(split) if end is None else min(end, len(split))
+  counts = {name: np.zeros(known[name].rows, np.int64) for name in tables}
+  features = [f for f in dataset.features if f.has_table and f.source in counts]
+  for a in range(first, end, _CHUNK):
+    rows = split.rows(a, min(a + _CHUNK, end))
+    for feature in features:
+      if feature.name in rows.bags:
+        ids = rows.bags[feature.name].values
+      else:
+        ids = rows.ids[:, split.names.ids.index(feature.name)]
+      found = counts[feature.source]
+      found += np.bincount(ids, minlength=len(found))
+  for name, found in counts.items():
+    found[0] = 0
+    # All rows of a hashed vocabulary are of values, whoever they are.
+    if len(known[name].counts):
+      found[1 + len(known[name].counts) :] = 0
+  return counts
 
 
 def set_maps(config, task, tables: Mapping[str, TableIds], maps):

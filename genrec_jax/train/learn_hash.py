@@ -76,6 +76,7 @@ def _learn_locked(config, workdir, kinds, extensions) -> str:
     vectors = _find_vectors(plain, asked, workdir, kinds, extensions, tables)
     if vectors is None:
       return ''
+  counts = hash_tables.count_ids(data.dataset, tables)
   trials = {}
   for share in hash_tables.list_shares(asked):
     own = name_trial(workdir, share)
@@ -83,7 +84,7 @@ def _learn_locked(config, workdir, kinds, extensions) -> str:
     with job.fail_together('learning the maps', lead_first=True):
       for name, path in maps.items():  # which the other processes find
         table, near = tables[name], vectors and vectors[name]
-        hash_tables.learn_map(path, table, table.counts, near, asked, share)
+        hash_tables.learn_map(path, table, counts[name], near, asked, share)
     with_maps = hash_tables.set_maps(plain, task, tables, maps)
     report = series.train_once(with_maps, own, kinds, extensions)
     if report is None:  # stopped; the same command goes on
@@ -116,14 +117,24 @@ def _summarize(workdir, asked, tables, trials, best) -> dict:
   return {
     'hash': dict(asked),
     'tables': hash_tables.measure_sizes(tables),
-    'trials': {f'{share:.2f}': metrics for share, metrics in trials.items()},
+    'trials': {_name_share(share): found for share, found in trials.items()},
     'best': str(name_trial(workdir, best)),
   }
 
 
 def name_trial(workdir: pathlib.Path, share: float) -> pathlib.Path:
   """The directory of the run in which frequent ids have that share of rows."""
-  return workdir / f'private_{share:.2f}'
+  return workdir / f'private_{_name_share(share)}'
+
+
+def _name_share(share: float) -> str:
+  """Two digits, or as many as part it from others.
+
+  >>> _name_share(0.5), _name_share(0.0), _name_share(0.504)
+  ('0.50', '0.00', '0.504')
+  """
+  short = f'{share:.2f}'
+  return short if float(short) == share else f'{share:.10g}'
 
 
 def _describe(found: Mapping, trials: Mapping[float, Mapping], best) -> str:
@@ -134,6 +145,6 @@ def _describe(found: Mapping, trials: Mapping[float, Mapping], best) -> str:
     for split, metrics in splits.items():
       values = [f'{metrics[m]:.4f}' if m in metrics else '' for m in METRICS]
       mark = ' (best)' if share == best and len(trials) > 1 else ''
-      rows.append((f'{share:.0%}{mark}', split, *values))
+      rows.append((f'{100 * share:.10g}%{mark}', split, *values))
   sizes = hash_tables.describe_sizes(found['tables'])
   return '\n'.join([*sizes, '', *format_columns(head, rows), '', found['best']])

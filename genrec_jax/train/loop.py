@@ -220,7 +220,10 @@ def _train_locked(
           experiment.fingerprint(),
           experiment.task,
         )
-      state = replace_weights(state, weights)
+      # Those weights have the maps of their own run.
+      state = map_renewal.renew_maps(
+        replace_weights(state, weights), experiment.task, runtime
+      )
     summary = describe_parameters(experiment)
     summary += describe_formats(config, experiment)
     log('starting from %s: %s', train.init_from or 'scratch', summary)

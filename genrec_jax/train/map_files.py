@@ -2,10 +2,17 @@
 
 import pathlib
 from collections.abc import Mapping
+from typing import Protocol
 
-from genrec_jax.data.ranking.vocabulary import Vocabulary
 from genrec_jax.embedding.learned_map import read_vocabulary
 from genrec_jax.models.fields import LINEAR
+
+
+class Vocabulary(Protocol):
+  """What gives the values of a table ids."""
+
+  def fingerprint(self) -> str:
+    """A short name that other vocabularies do not have."""
 
 
 def check_map_files(task, vocabularies: Mapping[str, Vocabulary]) -> None:

@@ -38,7 +38,7 @@ _NEVER_SEEN = 0.5
 def renew_maps(state, task, runtime):
   """The state with the maps of the files, and its rows moved to them.
 
-  A file that is not there any more changes nothing.
+  A file that is not there any more changes nothing, and a warning says so.
 
   Args:
     state: of a checkpoint, which is given away.
@@ -52,6 +52,11 @@ def renew_maps(state, task, runtime):
   with job.fail_together('reading the learned maps'):
     for table, id_map in find_learned_maps(task, runtime).items():
       if not pathlib.Path(id_map.path).exists():
+        LOG.warning(
+          'table %s keeps the map of the checkpoint: the file %s is not there',
+          table,
+          id_map.path,
+        )
         continue
       found = id_map.read_file()
       before = unpack_rows(
@@ -73,8 +78,9 @@ def find_learned_maps(task, runtime) -> dict[str, LearnedIdMap]:
 
 def _plan(before: np.ndarray, found: MapFile) -> RowMoves:
   old, new = before[1:], found.rows[1:]
-  counts = np.zeros(len(before)) if found.counts is None else found.counts
-  counts = np.maximum(counts[1:], _NEVER_SEEN)
+  seen = np.zeros(len(before)) if found.counts is None else found.counts
+  seen = np.asarray(seen[1:], np.float64)
+  counts = np.maximum(seen, _NEVER_SEEN)
   moves = plan_moves(old, new, counts, found.count, found.count)
   goes_on = moves.kept[new] == old
   LOG.info(
@@ -84,7 +90,7 @@ def _plan(before: np.ndarray, found: MapFile) -> RowMoves:
     found.table,
     f'{np.count_nonzero(moves.kept != NEW) - 1:,}',
     f'{found.count - 1:,}',
-    100 * counts[goes_on].sum() / counts.sum(),
+    100 * seen[goes_on].sum() / max(seen.sum(), 1.0),
   )
   return moves
 

@@ -16,6 +16,7 @@ from genrec_jax.data.capacities import SizedBatches
 from genrec_jax.evaluators.retrieval import RetrievalEvaluator
 from genrec_jax.parallel import job
 from genrec_jax.tasks.retrieval import Retrieval
+from genrec_jax.train import map_files
 
 LOG = logging.getLogger('genrec_jax')
 MANY_REPEATS = 0.01  # of the targets, if none of them can be hit
@@ -77,9 +78,12 @@ class RetrievalData:
           'the targets are those of the parts in data.stream.directory: where '
           'the parts have other shares, the correction is off by their ratio'
         )
-    return Retrieval.from_config(
+    task = Retrieval.from_config(
       config, self.dataset.corpus, counts, extensions
     )
+    vocab = self.dataset.histories.vocab
+    map_files.check_map_files(task, dict.fromkeys(task.tables(), vocab))
+    return task
 
   def steps_per_epoch(self, batch_size: int) -> int:
     return pipeline.steps_per_epoch(self.splits['train'], batch_size)

@@ -351,7 +351,7 @@ def _summarize(
   config, folder, task, choices, proposals, candidates, reports, best
 ) -> dict:
   space = task.space
-  supernet = json.loads((folder / 'report.json').read_text())
+  supernet = series.read_report(folder)
   least, most = map(space.measure_architecture, space.find_extremes())
   return {
     'search': json.loads(json.dumps(config.search.to_dict())),

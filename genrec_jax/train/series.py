@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from genrec_jax import config as config_lib
+from genrec_jax import sealed
 from genrec_jax.checkpoint.workdir import lock_workdir
 from genrec_jax.parallel import job
+from genrec_jax.report.metric_writers import restore_numbers
 from genrec_jax.tasks.ranking_metrics import DIRECTIONS
 from genrec_jax.train import loop
 from genrec_jax.train.monitor import parse_monitor
@@ -20,6 +22,9 @@ from genrec_jax.train.monitor import parse_monitor
 T = TypeVar('T')
 # Sections that say how runs are made of a config, and that no run reads.
 _OF_SERIES = ('hash', 'search')
+# Settings with which a series may go on: where runs lie, and what is written of
+# them. Their length is none, since those that have ended are not trained again.
+_FREE = ('checkpoint', 'parallel', 'compile_cache', 'predict', 'report')
 
 
 @contextlib.contextmanager
@@ -44,25 +49,47 @@ def take_workdir(workdir: pathlib.Path, config) -> Iterator[None]:
 def _keep_settings(workdir: pathlib.Path, config) -> None:
   """Refuses to go on with other settings than the workdir has begun with."""
   path = workdir / 'config.json'
-  if not path.exists():
-    config_lib.save(config, path)
-    return
-  saved = config_lib.read_config(path)
-  if changed := config_lib.describe_differences(saved, config):
-    raise config_lib.ConfigError(
-      f'{workdir} was begun with other settings: {"; ".join(changed)}. Take '
-      'another workdir for these'
+  # Settings that were refused have left nothing that others would go on with.
+  begun = [x for x in workdir.iterdir() if x.is_dir() and x.name != 'data']
+  if begun and path.exists():
+    saved = config_lib.read_config(path)
+    changed = config_lib.describe_differences(
+      saved, config, _FREE, placement=False
     )
+    if changed:
+      raise config_lib.ConfigError(
+        f'{workdir} was begun with other settings: {"; ".join(changed)}. Take '
+        'another workdir for these'
+      )
+  config_lib.save(config, path)
 
 
 def train_once(config, folder, kinds, extensions) -> dict | None:
   """The report of a run, trained unless it has ended; None if stopped."""
-  path = folder / 'report.json'
-  with job.fail_together('reading the report of a run'):
-    found = path.read_text() if job.is_leader() and path.exists() else ''
-  if found := job.broadcast_from_leader(found):
-    return json.loads(found)
+  report = read_report(folder)
+  if report is not None:
+    return report
   return loop.train_and_evaluate(config, folder, kinds, extensions)
+
+
+def read_report(folder: pathlib.Path) -> dict | None:
+  """The report of a run; None where there is none.
+
+  Args:
+    folder: of the run.
+
+  Raises:
+    ValueError: it is not as it was written.
+  """
+  path, found = folder / 'report.json', ''
+  with job.fail_together('reading the report of a run'):
+    if job.is_leader() and path.exists():
+      files = sealed.open_file(
+        path, 'remove it; the same command writes it again and trains no step'
+      )
+      found = json.dumps(files.read_json(path.name, metrics=dict))
+  found = job.broadcast_from_leader(found)
+  return restore_numbers(json.loads(found)) if found else None
 
 
 def choose_best(trials: Mapping[T, Mapping], config) -> T:

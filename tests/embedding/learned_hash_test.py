@@ -47,6 +47,24 @@ def test_frequent_ids_are_alone_and_unseen_ones_apart():
   assert not {97, 98, 99} & {*rows[:-7].tolist()}
 
 
+def test_equal_counts_are_told_apart_by_chance():
+  counts = np.ones(1_000, int)
+  options = HashOptions(rows=300, private=100, method='frequency')
+  rows = learn_rows(counts, None, options)
+  private = np.flatnonzero((rows > 0) & (rows <= 100))
+  assert 350 < private.mean() < 650 and len(private) == 100
+  again = learn_rows(counts, None, options)
+  np.testing.assert_array_equal(rows, again)
+
+
+@pytest.mark.parametrize(
+  'options', [{'private': -1}, {'reserved': 0}, {'shrink': -1.0}]
+)
+def test_options_that_are_none(options):
+  with pytest.raises(ValueError, match='must be at least'):
+    HashOptions(rows=20, **options)
+
+
 def test_rare_ids_go_with_the_mean():
   """An id seen once is noise: with κ it stands near the middle of all."""
   counts = np.array([1000, 1000, 1000, 1])

@@ -64,6 +64,25 @@ def test_starts_are_as_good_as_those_of_scikit_learn(groups):
   assert np.mean(ours) <= 1.05 * np.mean(theirs)  # each deviates by .02
 
 
+def test_a_sample_by_weight_stands_for_all(monkeypatch):
+  """Where a few vectors have most of the weight, most of it is not of them."""
+  rng = np.random.default_rng(0)
+  vectors = rng.normal(size=(12_000, 3)).astype(np.float32)
+  weights = 1e6 * (1.0 + np.arange(len(vectors))) ** -1.5
+  chosen, own = row_clusters._draw_sample(weights, 2_000, rng)
+  assert len({*chosen.tolist()}) == len(chosen)
+  assert 1_850 < len(chosen) < 2_150
+  assert abs(own.sum() / weights.sum() - 1) < 0.01
+  sampled, whole = [], []
+  for seed in range(4):
+    for start, found in ((2_000, sampled), (len(vectors), whole)):
+      monkeypatch.setattr(row_clusters, '_START', start)
+      clusters = row_clusters.cluster_vectors(vectors, weights, 60, seed=seed)
+      found.append(clusters.inertia)
+  # Drawn with replacement, it was 1.06 times.
+  assert np.mean(sampled) < 1.035 * np.mean(whole)
+
+
 def test_two_levels_cost_little_inertia():
   vectors, _, weights = blobs(6000, 300, noise=0.3)
   one = row_clusters.cluster_vectors(vectors, weights, 256)

@@ -11,6 +11,7 @@ import optax
 import pytest
 
 from genrec_jax import config as config_lib
+from genrec_jax import sealed
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.embedding.learned_map import MapFile, pack_rows
@@ -75,16 +76,18 @@ def test_a_map_is_of_what_came_before(renewed):
   assert sorted(p.name for p in (workdir / 'maps').iterdir()) == [
     '00000000', '00000008', '00000016',
   ]  # fmt: skip
-  split = load_data(workdir).splits['train']
+  data = load_data(workdir)
+  split, known = data.splits['train'], data.dataset.vocabularies['c0'].counts
   at = split.names.ids.index('c0')
   for step in (0, 8, 16):
     counts = np.zeros(len(read_map(workdir, step).rows), int)
     for row in split.rows(0, len(split)).ids[: step * BATCH, at].tolist():
-      counts[row] += row > 0
+      counts[row] += 0 < row <= len(known)
     found = read_map(workdir, step)
     np.testing.assert_array_equal(found.counts, counts)
     if step:
-      own = np.argsort(-counts, kind='stable')[: (ROWS - 3) // 2]
+      private = (ROWS - 3) // 2
+      own = np.flatnonzero(counts > np.sort(counts)[-private - 1])
       assert all((found.rows == found.rows[i]).sum() == 1 for i in own)
       never = found.rows[1:][counts[1:] == 0]
       assert {*never.tolist()} == {ROWS - 2, ROWS - 1}
@@ -218,6 +221,24 @@ def test_an_interrupted_training_ends_alike(renewed, tmp_path, monkeypatch):
   assert found == wanted
   monkeypatch.setattr(loop, 'train_and_evaluate', None)
   learn_hash.learn_hash(make_config(), tmp_path / 'run', TASK_KINDS)
+
+
+def test_a_report_that_was_not_written_is_written(renewed, tmp_path):
+  """Stopped behind the last step, which no checkpoint tells."""
+  workdir = tmp_path / 'run'
+  shutil.copytree(renewed[0], workdir)
+  before = json.loads((workdir / 'hash.json').read_text())
+  report = workdir / 'model' / 'report.json'
+  saved = json.loads(report.read_text())
+  saved['metrics']['valid']['logloss'], saved['steps'] = 9.0, 16
+  sealed.write_text(report, json.dumps(saved))
+  config = make_config(**{
+    'checkpoint.publish.every': 4, 'checkpoint.publish.keep': 9
+  })  # fmt: skip
+  learn_hash.learn_hash(config, workdir, TASK_KINDS)
+  after = json.loads((workdir / 'hash.json').read_text())
+  assert after['metrics'] == before['metrics']
+  assert json.loads(report.read_text())['steps'] == 22
 
 
 def test_readers_have_a_map_and_its_rows(renewed, tmp_path):

@@ -94,6 +94,47 @@ def make_rows(count: int):
   return rows | {'n0': rng.normal(size=count).tolist()}
 
 
+def test_what_was_refused_leaves_the_workdir_free(tmp_path):
+  config = make_config(**{'data.clicks.rows': 600, 'hash.rows': 2})
+  with pytest.raises(config_lib.ConfigError, match='2 rows are too few'):
+    learn_hash.learn_hash(config, tmp_path / 'run', TASK_KINDS)
+  config = make_config(**{
+    'data.clicks.rows': 600, 'hash.method': 'frequency', 'hash.rows': 9,
+    'hash.private': (0.501, 0.504),
+  })  # fmt: skip
+  learn_hash.learn_hash(config, tmp_path / 'run', TASK_KINDS)
+  found = json.loads((tmp_path / 'run' / 'hash.json').read_text())
+  assert list(found['trials']) == ['0.501', '0.504']
+  # Other devices are no other settings.
+  config.parallel.devices = 2
+  learn_hash.learn_hash(config, tmp_path / 'run', TASK_KINDS)
+  report = tmp_path / 'run' / 'private_0.501' / 'report.json'
+  report.write_text(report.read_text().replace('"logloss": 0', '"logloss": 1'))
+  with pytest.raises(ValueError, match='private_0.501.*remove it; the same'):
+    learn_hash.learn_hash(config, tmp_path / 'run', TASK_KINDS)
+
+
+def test_hashed_values_are_counted_and_unseen_ones_are_not(tmp_path):
+  config = make_config(**{'data.clicks.rows': 900, 'hash.rows': 9})
+  config.data.min_count = 15
+  config.data.features = {
+    'c0': {'kind': 'categorical', 'vocabulary': 'hashed', 'hash_rows': 40},
+    'c1': {'kind': 'categorical'},
+  }
+  data, task = hash_tables.load_data_and_task(
+    config, tmp_path, TASK_KINDS, None
+  )
+  tables = hash_tables.choose_tables(
+    config, task, data.dataset.encoder.vocabularies
+  )
+  counts = hash_tables.count_ids(data.dataset, tables)
+  assert counts['c0'].sum() == len(data.splits['train'])
+  known = data.dataset.vocabularies['c1'].counts
+  assert 0 < len(known) < VALUES
+  np.testing.assert_array_equal(counts['c1'][1 : 1 + len(known)], known)
+  assert not counts['c1'][1 + len(known) :].any()
+
+
 def test_a_scorer_needs_no_file_of_a_map(learned, tmp_path):
   run = learned[0] / 'private_0.50'
   moved = tmp_path / 'moved'
