@@ -1,7 +1,7 @@
 """DNAS on a generated click log: widths, depth and tables of a DLRM.
 
   genrec search dnas_clicks --workdir=DIR
-  genrec train dnas_clicks --workdir=DIR  (the hand-made model, no search)
+  genrec train dnas_clicks --workdir=DIR2  (the hand-made model, no search)
 
 The supernet is trained for six epochs, then four models that it proposes from
 scratch; the best on validation is DIR/found/best.py, and DIR/search.html shows

@@ -1,7 +1,7 @@
 """DLRM on MovieLens ratings with tables that ids share.
 
   genrec learn_hash hash_movielens --workdir=DIR --config.data.path=ml-1m
-  genrec train hash_movielens --workdir=DIR --config.data.path=ml-1m
+  genrec train hash_movielens --workdir=DIR2 --config.data.path=ml-1m
 
 Download an edition from https://grouplens.org/datasets/movielens/ and give its
 directory: ML-1M, ML-100K or ML-latest-small. A row is a rating, its label is 1

@@ -1,7 +1,7 @@
 """Learned hash functions on a generated stream whose values are born and die.
 
   genrec learn_hash learned_hash_drift --workdir=DIR
-  genrec train learned_hash_drift --workdir=DIR  (a row for each)
+  genrec train learned_hash_drift --workdir=DIR2  (a row for each)
 
 One pass over 19 windows of 50,000 impressions; the last five of 24 validate and
 test. Each field has 2,000 values at a time, of which a fiftieth is born anew in

@@ -1,7 +1,7 @@
 """Learned hash functions on generated clicks whose values are of eight kinds.
 
   genrec learn_hash learned_hash_synthetic --workdir=DIR
-  genrec train learned_hash_synthetic --workdir=DIR  (a row for each)
+  genrec train learned_hash_synthetic --workdir=DIR2  (a row for each)
 
 Each field has 2,000 values, and values of one kind are alike in everything: ten
 rows would lose nothing. learn_hash finds out which values share one of 202

@@ -30,6 +30,7 @@ from absl import logging as absl_logging
 
 from genrec_jax import command_line, provenance
 from genrec_jax import config as config_lib
+from genrec_jax.checkpoint import workdir_files
 from genrec_jax.command_line import FLAGS, MODES
 from genrec_jax.last_resort import (
   end_output,
@@ -41,6 +42,7 @@ from genrec_jax.last_resort import (
 LOG = logging.getLogger('genrec_jax')
 # Modes that begin runs, or go on with them on the mesh that they have.
 BEGINS = ('train', 'plan', 'learn_hash', 'search')
+SERIES = ('learn_hash', 'search')  # which begin several
 LOGGERS = ('genrec_jax', 'pallas_kernels')  # ours
 
 
@@ -62,6 +64,8 @@ def main(words: list[str], overrides: list[str]) -> None:
     raise app.UsageError('--workdir is missing, a directory for this run')
   if FLAGS.compile_for and FLAGS.mode != 'plan':
     raise app.UsageError('--compile_for belongs to `genrec plan`')
+  if FLAGS.mode not in SERIES:
+    workdir_files.refuse_series(pathlib.Path(FLAGS.workdir))
   # Late, so that --help and config errors do not wait for JAX.
   _start_devices(config.parallel)
   from genrec_jax import extensions as extensions_lib

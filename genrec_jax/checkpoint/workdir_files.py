@@ -22,6 +22,7 @@ FREE_KEYS = (
   'data.path',
   'data.cache',
 )
+SERIES = 'series.json'  # marks the directory of several runs
 TRACES = ('checkpoints', 'best', 'metrics.jsonl')  # of steps
 
 
@@ -41,6 +42,22 @@ def make_workdir(workdir: pathlib.Path) -> None:
       f'the workdir {str(workdir)!r} {reason}; give --workdir a directory that '
       'can be made and written, such as workdir/run_1'
     )
+
+
+def refuse_series(workdir: pathlib.Path) -> None:
+  """Refuses the directory of a series of runs, which is none of a run."""
+  if not (workdir / SERIES).exists():
+    return
+  runs = sorted(
+    str(path.parent.relative_to(workdir))
+    for pattern in ('*/config.json', 'candidates/*/config.json')
+    for path in workdir.glob(pattern)
+  )
+  raise ConfigError(
+    f'{workdir} is the directory of several runs, made by `genrec learn_hash` '
+    f'or `genrec search`. Take one of them ({", ".join(runs) or "none yet"}), '
+    'or another --workdir'
+  )
 
 
 def list_traces(workdir: pathlib.Path) -> list[str]:

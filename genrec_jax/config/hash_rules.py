@@ -11,6 +11,7 @@ RULES = {
   'hash.method': words('both', 'frequency', 'embedding'),
   'hash.private': some(number(least=0, below=1), filled=True),
   'hash.reserved': whole(1),
+  'hash.compare': Rule('True or False'),
   'hash.shrink': number(least=0),
   'hash.seed': whole(0, 2**63 - 1),
   'hash.renew_every': whole(),

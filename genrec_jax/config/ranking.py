@@ -355,6 +355,8 @@ def ranking() -> ConfigDict:
         # validation split chooses, with a training of the model for each.
         'private': (0.0, 0.5, 0.9),
         'reserved': 1,  # Rows of unseen values.
+        # Whether the model is trained with a row for each id, too, to compare.
+        'compare': False,
         # How often an id must have been seen for its vector to be half its own
         # and half the mean of all.
         'shrink': 10.0,

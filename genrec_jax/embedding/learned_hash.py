@@ -49,6 +49,11 @@ class HashOptions:
         f"method='embedding' gives no id a row of its own, and private is "
         f'{self.private:,}'
       )
+    for name in ('rows', 'private', 'reserved'):
+      if not isinstance(getattr(self, name), (int, np.integer)):
+        raise ValueError(
+          f'{name} is {getattr(self, name)!r}, must be a number of rows'
+        )
     for name, least in (('private', 0), ('reserved', 1), ('shrink', 0)):
       if not getattr(self, name) >= least:
         raise ValueError(
@@ -96,6 +101,8 @@ def learn_rows(
     `[1 + K + unseen]` int32; that of id 0 is 0.
   """
   counts = np.asarray(counts)
+  if not np.all(counts >= 0):
+    raise ValueError('counts hold negative numbers or NaN')
   if options.private > len(counts):
     raise ValueError(
       f'{options.private:,} ids shall have rows of their own, and there are '

@@ -5,6 +5,7 @@
       maps/00000500/   the maps of what had been seen before step 500
         NAME.npz
       model/           the run with these maps
+      whole/           a run with a row for each id, with `hash.compare`
       hash.json        what was measured
 
 Each phase trains `hash.renew_every` steps: the small model up to where the
@@ -85,7 +86,14 @@ class Phases:
       config = hash_tables.set_maps(config, self.task, self.tables, maps)
       if not self._train(config, model, end):
         return ''
-    return self._summarize(model)
+    whole = None
+    if self.asked['compare']:
+      whole = series.train_once(
+        self._set(), self.workdir / 'whole', self.kinds, self.extensions
+      )
+      if whole is None:
+        return ''
+    return self._summarize(model, whole)
 
   @property
   def _needs_vectors(self) -> bool:
@@ -174,16 +182,25 @@ class Phases:
     LOG.info('maps: %.1f core-seconds', time.process_time() - started)
     return paths
 
-  def _summarize(self, model: pathlib.Path) -> str:
+  def _summarize(self, model: pathlib.Path, whole: Mapping | None) -> str:
     sizes = hash_tables.measure_sizes(self.tables)
     found = {'hash': dict(self.asked), 'tables': sizes, 'best': str(model)}
-    lines = hash_tables.describe_sizes(sizes)
-    found['metrics'] = series.read_report(model)['metrics']
+    runs = {}
+    if whole is not None:
+      found['whole'] = runs['a row for each'] = whole['metrics']
+    report = series.read_report(model)
+    found['metrics'] = runs['renewed maps'] = report['metrics']
     if job.is_leader():
       replace_file(
         self.workdir / hash_tables.RESULT, json.dumps(found, indent=2)
       )
-    return '\n'.join([*lines, '', str(model)])
+    return '\n'.join([
+      *hash_tables.describe_sizes(sizes),
+      '',
+      *hash_tables.describe_metrics('rows', runs),
+      '',
+      str(model),
+    ])  # fmt: skip
 
 
 def read_step(folder: pathlib.Path) -> int:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from genrec_jax import config as config_lib
+from genrec_jax.checkpoint.inspect_text import format_columns
 from genrec_jax.data.ranking.datasets import RankingDataset
 from genrec_jax.data.ranking.vocabulary import Vocabulary
 from genrec_jax.embedding import learned_hash
@@ -25,6 +26,7 @@ from genrec_jax.train import experiment, series
 
 LOG = logging.getLogger('genrec_jax')
 RESULT = 'hash.json'
+METRICS = ('auc', 'gauc', 'logloss', 'ne')
 _TELL_S = 10
 _CHUNK = 1 << 16  # rows that are counted at a time
 
@@ -42,6 +44,25 @@ class TableIds:
   spec: TableSpec
   vocabulary: Vocabulary
   rows: int
+
+  @property
+  def bytes_before(self) -> int:
+    """Of the rows with one for each id."""
+    return self.spec.rows * self._width
+
+  @property
+  def bytes(self) -> int:
+    """Of the rows that there will be."""
+    return self.rows * self._width
+
+  @property
+  def map_bytes(self) -> int:
+    """Of the packed map."""
+    return 4 * count_words(self.spec.rows, self.rows)
+
+  @property
+  def _width(self) -> int:
+    return self.spec.dim * np.dtype(self.spec.dtype).itemsize
 
 
 def list_shares(asked: Mapping) -> list[float]:
@@ -71,15 +92,25 @@ def choose_tables(
         '(hash.tables)'
       )
     rows = asked.rows or -int(-spec.rows // asked.compression)
-    if rows >= spec.rows:
+    table = TableIds(spec, vocabularies[name], rows)
+    # One row is of padding, and one at least is shared.
+    too_few = not asked.rows and rows < asked.reserved + 2
+    if too_few or table.bytes + table.map_bytes >= table.bytes_before:
       small.append(name)
       continue
-    found[name] = TableIds(spec, vocabularies[name], rows)
+    found[name] = table
     for share in list_shares(asked.to_dict()):
-      make_options(asked.to_dict(), found[name], share)
+      make_options(asked.to_dict(), table, share)
   if small:
     LOG.info(
-      'as they are, with no more ids than rows: %s', ', '.join(sorted(small))
+      'as they are, since a map would save nothing: %s',
+      ', '.join(sorted(small)),
+    )
+  first_order = [n for n in task.tables() if n.endswith(LINEAR)]
+  if found and first_order:
+    LOG.info(
+      'with a number for each id, beside what follows: %s',
+      ', '.join(sorted(first_order)),
     )
   if not found:
     raise config_lib.ConfigError(
@@ -267,19 +298,36 @@ def read_vectors(
   return {n: np.asarray(weights.tables[n], np.float32)[1:] for n in tables}
 
 
+def describe_metrics(
+  head: str, runs: Mapping[str, Mapping[str, Mapping[str, float]]]
+) -> list[str]:
+  """Lines of a table of metrics.
+
+  Args:
+    head: what names runs.
+    runs: name of a run -> split -> its metrics.
+  """
+  splits = [(run, s, m) for run, own in runs.items() for s, m in own.items()]
+  shown = [x for x in METRICS if any(x in m for _, _, m in splits)]
+  rows = [
+    (run, split, *(f'{m[x]:.4f}' if x in m else '' for x in shown))
+    for run, split, m in splits
+  ]
+  return format_columns([f'<{head}', '<split', *(f'>{x}' for x in shown)], rows)
+
+
 def measure_sizes(tables: Mapping[str, TableIds]) -> dict[str, dict]:
   """Table -> 'ids', 'rows' and bytes: without the map, with it, and of it."""
-  found = {}
-  for name, t in tables.items():
-    width = t.spec.dim * np.dtype(t.spec.dtype).itemsize
-    found[name] = {
+  return {
+    name: {
       'ids': t.spec.rows,
       'rows': t.rows,
-      'bytes_before': t.spec.rows * width,
-      'bytes': t.rows * width,
-      'map_bytes': 4 * count_words(t.spec.rows, t.rows),
+      'bytes_before': t.bytes_before,
+      'bytes': t.bytes,
+      'map_bytes': t.map_bytes,
     }
-  return found
+    for name, t in tables.items()
+  }
 
 
 def describe_sizes(sizes: Mapping[str, Mapping]) -> list[str]:

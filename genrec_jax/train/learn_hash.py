@@ -3,6 +3,7 @@
     WORKDIR/
       data/            the prepared data, unless data.cache says where
       small/           a run of the same model with narrow tables
+      whole/           a run with a row for each id, with `hash.compare`
       private_0.50/    a run with maps in which frequent ids have half the rows
         maps/NAME.npz
         report.html ...
@@ -22,14 +23,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from genrec_jax import config as config_lib
-from genrec_jax.checkpoint.inspect_text import format_columns
 from genrec_jax.contracts import Extensions, TaskKinds
 from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.train import hash_phases, hash_tables, series
 
 LOG = logging.getLogger('genrec_jax')
-METRICS = ('auc', 'gauc', 'logloss', 'ne')
 
 
 def learn_hash(
@@ -55,7 +54,7 @@ def learn_hash(
       f'learn_hash is for task=ranking, and the task is {config.task!r}; '
       'docs/learned_hash.md says how a map is made from vectors in Python'
     )
-  with series.take_workdir(workdir, config):
+  with series.take_workdir(workdir, config, 'learn_hash'):
     return _learn_locked(config, workdir, kinds, extensions)
 
 
@@ -92,6 +91,11 @@ def _learn_locked(config, workdir, kinds, extensions) -> str:
     trials[share] = report['metrics']
   best = series.choose_best(trials, config)
   found = _summarize(workdir, asked, tables, trials, best)
+  if asked['compare']:
+    report = series.train_once(plain, workdir / 'whole', kinds, extensions)
+    if report is None:
+      return ''
+    found['whole'] = report['metrics']
   if job.is_leader():
     replace_file(workdir / hash_tables.RESULT, json.dumps(found, indent=2))
   return _describe(found, trials, best)
@@ -139,12 +143,14 @@ def _name_share(share: float) -> str:
 
 def _describe(found: Mapping, trials: Mapping[float, Mapping], best) -> str:
   """What `genrec learn_hash` prints."""
-  head = ('<rows of one id', '<split', *(f'>{m}' for m in METRICS))
-  rows = []
+  runs = {'a row for each': found['whole']} if 'whole' in found else {}
   for share, splits in trials.items():
-    for split, metrics in splits.items():
-      values = [f'{metrics[m]:.4f}' if m in metrics else '' for m in METRICS]
-      mark = ' (best)' if share == best and len(trials) > 1 else ''
-      rows.append((f'{100 * share:.10g}%{mark}', split, *values))
-  sizes = hash_tables.describe_sizes(found['tables'])
-  return '\n'.join([*sizes, '', *format_columns(head, rows), '', found['best']])
+    mark = ' (best)' if share == best and len(trials) > 1 else ''
+    runs[f'{100 * share:.10g}%{mark}'] = splits
+  return '\n'.join([
+    *hash_tables.describe_sizes(found['tables']),
+    '',
+    *hash_tables.describe_metrics('rows of one id', runs),
+    '',
+    found['best'],
+  ])  # fmt: skip

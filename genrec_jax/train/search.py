@@ -87,7 +87,7 @@ def search_models(
     raise config_lib.ConfigError(
       f'search is for task=ranking, and the task is {config.task!r}'
     )
-  with series.take_workdir(workdir, config):
+  with series.take_workdir(workdir, config, 'search'):
     return _search_locked(config, workdir, kinds, extensions)
 
 

@@ -13,7 +13,9 @@ from typing import TypeVar
 from genrec_jax import config as config_lib
 from genrec_jax import sealed
 from genrec_jax.checkpoint.workdir import lock_workdir
+from genrec_jax.checkpoint.workdir_files import SERIES, list_traces
 from genrec_jax.parallel import job
+from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.report.metric_writers import restore_numbers
 from genrec_jax.tasks.ranking_metrics import DIRECTIONS
 from genrec_jax.train import loop
@@ -28,27 +30,41 @@ _FREE = ('checkpoint', 'parallel', 'compile_cache', 'predict', 'report')
 
 
 @contextlib.contextmanager
-def take_workdir(workdir: pathlib.Path, config) -> Iterator[None]:
+def take_workdir(workdir: pathlib.Path, config, command: str) -> Iterator[None]:
   """Holds the directory of a series, which has these settings.
 
   Args:
     workdir: where all of it lies.
     config: of the experiment.
+    command: which makes the series.
 
   Raises:
-    ConfigError: the directory was begun with other settings.
+    ConfigError: the directory was begun with other settings, by another
+      command, or is that of a run.
   """
   with contextlib.ExitStack() as stack:
     with job.fail_together('taking the workdir'):
       if job.is_leader():
         stack.enter_context(lock_workdir(workdir))
-        _keep_settings(workdir, config)
+        _keep_settings(workdir, config, command)
     yield
 
 
-def _keep_settings(workdir: pathlib.Path, config) -> None:
+def _keep_settings(workdir: pathlib.Path, config, command: str) -> None:
   """Refuses to go on with other settings than the workdir has begun with."""
-  path = workdir / 'config.json'
+  path, mark = workdir / 'config.json', workdir / SERIES
+  if mark.exists():
+    of = json.loads(mark.read_text())['command']
+    if of != command:
+      raise config_lib.ConfigError(
+        f'{workdir} is the directory of `genrec {of}`: take another workdir '
+        f'for `genrec {command}`'
+      )
+  elif traces := list_traces(workdir):
+    raise config_lib.ConfigError(
+      f'{workdir} holds {traces[0]} of a run: take another workdir for '
+      f'`genrec {command}`'
+    )
   # Settings that were refused have left nothing that others would go on with.
   begun = [x for x in workdir.iterdir() if x.is_dir() and x.name != 'data']
   if begun and path.exists():
@@ -62,6 +78,8 @@ def _keep_settings(workdir: pathlib.Path, config) -> None:
         'another workdir for these'
       )
   config_lib.save(config, path)
+  # Before any run, so that nobody takes the directory for that of a run.
+  replace_file(workdir / SERIES, json.dumps({'command': command}))
 
 
 def train_once(config, folder, kinds, extensions) -> dict | None:

@@ -269,6 +269,16 @@ def test_readers_have_a_map_and_its_rows(renewed, tmp_path):
     distinct = {tuple(x[0].tolist()) for x in together.values()}
     assert len(distinct) == len(together)
   assert steps == [4, 8, 12, 16, 20, 22]
+  # Of maps that are computed, nothing is published.
+  config = config_lib.load_saved(workdir / 'config.json')
+  with config.unlocked():
+    config.tables = (('c0', {'id_map': 'frequency', 'rows': 9}), ('.*', {}))
+  config_lib.save(config, tmp_path / 'config.json')
+  reader = MappedRows(source, copy)
+  reader._check_plain('c1')
+  with pytest.raises(ValueError, match="'c0' has id_map='frequency'"):
+    reader._check_plain('c0')
+  reader.close()
   scorer = Scorer.load(workdir)
   values = scorer.encoder.vocabularies['c0'].values
   assert len(values) + 4 + 1 == len(ids)

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from genrec_jax import config as config_lib
-from genrec_jax.embedding.learned_map import MapFile
+from genrec_jax.checkpoint import trees, workdir_files
+from genrec_jax.checkpoint.manager import CheckpointManager
+from genrec_jax.embedding.learned_map import MapFile, pack_rows
 from genrec_jax.serve.scorer import Scorer
 from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import hash_tables, learn_hash, loop
+from genrec_jax.train import hash_tables, learn_hash, loop, search
+from genrec_jax.weights.__main__ import main as weights
 
 VALUES, FIELDS, ROWS = 60, 2, 12
 
@@ -112,6 +115,82 @@ def test_what_was_refused_leaves_the_workdir_free(tmp_path):
   report.write_text(report.read_text().replace('"logloss": 0', '"logloss": 1'))
   with pytest.raises(ValueError, match='private_0.501.*remove it; the same'):
     learn_hash.learn_hash(config, tmp_path / 'run', TASK_KINDS)
+
+
+def test_a_series_is_no_run(learned, tmp_path):
+  workdir = learned[0]
+  with pytest.raises(config_lib.ConfigError, match='private_0.50, small'):
+    workdir_files.refuse_series(workdir)
+  with pytest.raises(config_lib.ConfigError, match='of `genrec learn_hash`'):
+    search.search_models(make_config(), workdir, TASK_KINDS)
+  with pytest.raises(config_lib.ConfigError, match='holds checkpoints of a'):
+    learn_hash.learn_hash(make_config(), workdir / 'small', TASK_KINDS)
+
+
+def test_tables_that_would_be_no_smaller_stay(tmp_path, caplog):
+  config = make_config(**{'data.clicks.rows': 900, 'hash.rows': 0})
+  config.hash.compression = 50.0  # two rows for 62 ids
+  data, task = hash_tables.load_data_and_task(
+    config, tmp_path, TASK_KINDS, None
+  )
+  known = data.dataset.encoder.vocabularies
+  with pytest.raises(config_lib.ConfigError, match='no table has its ids'):
+    hash_tables.choose_tables(config, task, known)
+  ids = task.tables()['c0'].rows
+  for rows, chosen in ((ids - 1, False), (ids // 2, True)):
+    config.hash.rows = rows
+    if chosen:
+      assert {*hash_tables.choose_tables(config, task, known)} == {'c0', 'c1'}
+    else:  # the map has more bytes than one row
+      with pytest.raises(config_lib.ConfigError, match='no table has its ids'):
+        hash_tables.choose_tables(config, task, known)
+
+
+def test_a_row_for_each_is_trained_to_compare(learned, tmp_path):
+  workdir = tmp_path / 'run'
+  shutil.copytree(learned[0], workdir)
+  # As if it had been asked for from the start.
+  for name in ('config.json', '.config.json.seal'):
+    (workdir / name).unlink()
+  compared = make_config(**{
+    'hash.compare': True, 'data.cache': str(learned[0] / 'data')
+  })  # fmt: skip
+  said = learn_hash.learn_hash(compared, workdir, TASK_KINDS)
+  found = json.loads((workdir / 'hash.json').read_text())
+  assert found['whole']['valid']['auc'] > 0.5 and 'a row for each' in said
+  tables = json.loads((workdir / 'whole' / 'report.json').read_text())
+  assert tables['parameters']['tables'] == FIELDS * (VALUES + 2) * 8
+
+
+def test_a_start_from_weights_has_the_map_that_is_named(learned, tmp_path):
+  """Weights come with the map of their own run."""
+  run = learned[0] / 'private_0.50'
+  config = config_lib.load_saved(run / 'config.json')
+  own = read_map(learned[0])
+  turned = np.concatenate([[0], own.rows[1:][::-1]]).astype(np.int32)
+  MapFile('c0', turned, own.count, own.vocabulary, {}, own.counts).save(
+    tmp_path / 'turned.npz'
+  )
+  tables = [
+    (name, dict(settings, map=str(tmp_path / 'turned.npz')))
+    if name == 'c0'
+    else (name, settings)
+    for name, settings in config.tables
+  ]
+  file = tmp_path / 'own.safetensors'
+  weights(['export', str(run), str(file)])
+  with config.unlocked():
+    config.tables = tuple(tables)
+    config.train.update(steps=1, init_from=str(file))
+  loop.train_and_evaluate(config, tmp_path / 'run', TASK_KINDS)
+  with CheckpointManager(tmp_path / 'run' / 'checkpoints') as steps:
+    wanted = 'id_states/c0/words'
+    manifest = steps.read_manifest(steps.latest())
+    shape = {wanted: trees.shape_of(manifest['tree'][wanted])}
+    _, found, _ = steps.restore(shape, step=steps.latest(), partial=True)
+  np.testing.assert_array_equal(
+    np.asarray(found[wanted]), pack_rows(turned, own.count)
+  )
 
 
 def test_hashed_values_are_counted_and_unseen_ones_are_not(tmp_path):
