@@ -21,7 +21,7 @@ planted/VARIANT/BUDGET  `genrec search` with at most so many operations.
                   `silent_wide` counts the fields that say nothing and have a
                   wide table, of two. `spearman`: of the supernet's loss with
                   the options of one model alone, and the excess of that model,
-                  over all 192.
+                  over all 192, and of those within the budget.
 
 published     four models are drawn and trained.
 tried         64 are drawn and tried in the supernet, the best four are trained.
@@ -33,6 +33,14 @@ sgd, shared   the optimizer of the weights moves the choices, too.
 
 planted/random/BUDGET  as many models by chance as cost what the search has
                   cost; the one that validates best. `on_front` is a share.
+
+rows/whole        `dnas_clicks:rows` with a row for each value.
+rows/uniform      each table with the same number of rows, by a hash, so that
+                  all have the bytes of the budget.
+rows/search       `genrec search` for the rows of each table: mean rows of those
+                  that tell (`telling_rows`) and of those that do not. Of the
+                  supernet, parameters as a factor of the model with all rows.
+rows/found        what it chose, from scratch with three seeds.
 
 frappe/hand-made  the DLRM of configs/frappe.py, five seeds.
 frappe/search/SHARE  `dnas_frappe` with no more operations and bytes than the
@@ -60,21 +68,23 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from benchmarks import cli, dnas_frappe, dnas_planted, runs
+from benchmarks import cli, dnas_frappe, dnas_planted, dnas_rows, runs
 
 COLUMNS = (
   'case', 'seeds', 'models', 'trained', 'flops', 'bytes', 'auc', 'auc_std',
-  'auc_diff', 'auc_ci', 'logloss', 'valid_auc', 'floor', 'excess',
+  'auc_diff', 'auc_ci', 'logloss', 'ne', 'ne_std', 'telling_rows',
+  'silent_rows', 'supernet_x', 'valid_auc', 'floor', 'excess',
   'excess_alone', 'excess_std', 'regret', 'regret_likeliest', 'regret_std',
   'noise', 'on_front', 'place', 'silent_wide', 'telling_wide', 'widest',
-  'spearman', 'spearman_low', 'spearman_high', 'core_s', 'trained_s',
+  'spearman', 'spearman_low', 'spearman_high', 'spearman_within', 'core_s',
+  'trained_s',
   'run_core_s',
 )  # fmt: skip
 _MEANS = (
-  'flops', 'bytes', 'valid_auc', 'excess', 'regret', 'regret_likeliest',
-  'noise', 'on_front', 'place',
-  'models', 'silent_wide', 'telling_wide', 'widest', 'spearman', 'core_s',
-  'trained_s', 'trained', 'run_core_s',
+  'telling_rows', 'silent_rows', 'supernet_x', 'rows', 'flops', 'bytes',
+  'valid_auc', 'excess', 'regret', 'regret_likeliest', 'noise', 'on_front',
+  'place', 'models', 'silent_wide', 'telling_wide', 'widest', 'spearman',
+  'spearman_within', 'core_s', 'trained_s', 'trained', 'run_core_s',
 )  # fmt: skip
 
 
@@ -92,7 +102,8 @@ def main(argv: list[str] | None = None) -> None:
   rows = cli.read_rows(args, 'dnas')
   wanted = [
     case
-    for case in [*dnas_planted.list_rows(args), *dnas_frappe.list_rows(args)]
+    for part in (dnas_planted, dnas_rows, dnas_frappe)
+    for case in part.list_rows(args)
     if case[0].startswith(tuple(args.only))
   ]
   if not wanted:
@@ -123,7 +134,7 @@ def _average_group(of: str, rows: Sequence[Mapping]) -> dict:
   for key in _MEANS:
     if key in rows[0]:
       found[key] = float(np.mean([row[key] for row in rows]))
-  for key in ('auc', 'logloss'):
+  for key in ('auc', 'logloss', 'ne'):
     if key in rows[0]:
       found |= runs.over_seeds(key, [row[key] for row in rows])
     if f'{key}_diff' in rows[0]:

@@ -242,17 +242,20 @@ def search(
     'silent_wide': sum(d > min(dims) for d in dims[-silent:]),
     'telling_wide': sum(d == 4 for d in dims[:-silent]),
     'widest': max(best['architecture']['net']['top']),
-    **_rank_models(workdir / 'supernet', truth),
+    **_rank_models(workdir / 'supernet', truth, within),
     'core_s': found['supernet']['core_s'],
     'trained_s': float(np.mean(trained)), 'trained': len(trained),
     'run_core_s': timer.core_s,
   }  # fmt: skip
 
 
-def _rank_models(folder: pathlib.Path, truth: Truth) -> dict:
+def _rank_models(
+  folder: pathlib.Path, truth: Truth, within: np.ndarray
+) -> dict:
   """Spearman's correlation between the supernet's loss and the truth.
 
-  Of all models, with an interval of 95 % by drawing models anew.
+  Of all models, with an interval of 95 % by drawing models anew, and of those
+  within the budget.
   """
   config = config_lib.load_saved(folder / 'config.json')
   data, task = experiment.load_data_and_task(
@@ -264,7 +267,7 @@ def _rank_models(folder: pathlib.Path, truth: Truth) -> dict:
     task, weights, data.splits['valid'], 4096, architectures
   )
   places = [_find_model(truth, a.to_json()) for a in architectures]
-  mean = truth.mean[places]
+  mean, allowed = truth.mean[places], np.isin(places, within)
   rng = np.random.default_rng(0)
   again = [
     stats.spearmanr(scores[own], mean[own])[0]
@@ -274,6 +277,9 @@ def _rank_models(folder: pathlib.Path, truth: Truth) -> dict:
   return {
     'spearman': float(stats.spearmanr(scores, mean)[0]),
     'spearman_low': float(low), 'spearman_high': float(high),
+    'spearman_within': float(
+      stats.spearmanr(scores[allowed], mean[allowed])[0]
+    ),
   }  # fmt: skip
 
 

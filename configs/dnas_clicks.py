@@ -8,7 +8,9 @@ scratch; the best on validation is DIR/found/best.py, and DIR/search.html shows
 how it was found. Variants: mlp, emb_dim and emb_rows search one space alone,
 budget holds the model below 6,000 operations and 60,000 bytes; planted is a
 small log of which all 192 models can be trained, two of its five features say
-nothing, and a model has 300 operations at most. See docs/dnas.md.
+nothing, and a model has 300 operations at most; rows is a log of eight features
+with 5,000 values, four of which say nothing, and bytes for half of all rows.
+See docs/dnas.md.
 """
 
 from genrec_jax import config as config_lib
@@ -17,7 +19,7 @@ from genrec_jax import config as config_lib
 def get_config(arg=None):
   spaces = ('mlp', 'emb_dim', 'emb_rows')
   variants = config_lib.parse_variants(
-    arg, one_of=(*spaces, 'budget', 'planted')
+    arg, one_of=(*spaces, 'budget', 'planted', 'rows')
   )
   config = config_lib.ranking()
   config.model = config_lib.dlrm(dim=16, interaction='cat', batch_norm=False)
@@ -38,6 +40,8 @@ def get_config(arg=None):
   config.train.update(epochs=6, patience=2, monitor='logloss', batch_size=512)
   if 'planted' in variants:
     plant(config)
+  if 'rows' in variants:
+    take_many_values(config)
   if 'smoke' in variants:
     config = config_lib.ranking_smoke(config)
     config.search.update(
@@ -61,3 +65,16 @@ def plant(config):
     budget_epochs=5.0,
   )  # fmt: skip
   config.train.update(epochs=10, patience=2)
+
+
+def take_many_values(config):
+  """Most of the model is rows, and half of them are of no use."""
+  config.model.update(dim=8, top=(32,))
+  config.data.clicks.update(
+    rows=400_000, fields=8, silent=4, numbers=0, values=5_000, zipf=0.7,
+    orders=(1, 2), terms=8, traits=2, signal=3.0,
+  )  # fmt: skip
+  config.search.update(
+    spaces=('emb_rows',), row_shares=(1.0, 0.3, 0.1, 0.01),
+    cost_loss='budget', max_bytes=7e5, budget_epochs=3.0,
+  )  # fmt: skip
