@@ -21,6 +21,7 @@ from benchmarks import (
   result,
   scaling_law,
   tbsm_curves,
+  tbsm_history,
   tbsm_picture,
 )
 
@@ -39,6 +40,7 @@ PICTURES = {
   'scaling_law': scaling_law.draw,
   'tbsm': tbsm_curves.draw_differences,
   'tbsm_cost': tbsm_curves.draw_lengths,
+  'tbsm_history': tbsm_history.draw,
   'tbsm_study': tbsm_picture.draw,
 }
 
