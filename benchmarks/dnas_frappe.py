@@ -2,14 +2,12 @@
 
 import argparse
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from scipy import stats
 
-from benchmarks import cli, runs
+from benchmarks import cli, dnas_runs, runs
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.search.architecture import Architecture
@@ -78,21 +76,14 @@ def search(args: argparse.Namespace, share: str, seed: int) -> dict:
   """A search by the command; the figures are of the model that it chose."""
   workdir = _root(args) / 'searches' / f'{share}_seed{seed}'
   options = _choose_data(args) | {'seed': seed, 'search.seed': seed}
-  with CoreTimer() as timer:
-    if not (workdir / 'search.json').exists():
-      runs.start(
-        runs.ROOT, _name_config(args, SHARES[share]), workdir,
-        _list_overrides(options), mode='search',
-      )  # fmt: skip
-  found = json.loads((workdir / 'search.json').read_text())
-  best = next(c for c in found['candidates'] if c['name'] == found['best'])
-  trained = [c['core_s'] for c in found['candidates']]
-  return {
-    'kind': 'search', 'of': f'frappe/search/{share}', 'seed': seed,
-    'chosen': best['title'], **_read_metrics(best['metrics']),
-    'flops': best['costs']['flops'], 'bytes': best['costs']['bytes'],
-    'core_s': found['supernet']['core_s'], 'trained': len(trained),
-    'trained_s': float(np.mean(trained)), 'run_core_s': timer.core_s,
+  row = dnas_runs.search_once(
+    _name_config(args, SHARES[share]), workdir,
+    dnas_runs.list_overrides(options),
+  )  # fmt: skip
+  _, best = dnas_runs.read_search(workdir)
+  return row | {
+    'of': f'frappe/search/{share}', 'seed': seed,
+    **_read_metrics(best['metrics']),
   }  # fmt: skip
 
 
@@ -101,8 +92,7 @@ def train_found(
 ) -> dict:
   """The model that a search has chosen, from scratch with another seed."""
   workdir = _root(args) / 'searches' / f'{share}_seed{supernet}'
-  found = json.loads((workdir / 'search.json').read_text())
-  best = next(c for c in found['candidates'] if c['name'] == found['best'])
+  _, best = dnas_runs.read_search(workdir)
   return _train(
     args, str(workdir / 'found' / 'best.py'),
     f'found_{share}_supernet{supernet}', {'seed': seed},
@@ -217,17 +207,7 @@ def rank_models(args: argparse.Namespace, seed: int) -> dict:
     ('spearman', [row['valid_logloss'] for row in drawn]),
     ('spearman_auc', [-row['valid_auc'] for row in drawn]),
   ):
-    rng = np.random.default_rng(0)
-    truth = np.array(truth)
-    again = [
-      stats.spearmanr(scores[own], truth[own])[0]
-      for own in rng.integers(len(scores), size=(1_000, len(scores)))
-    ]
-    low, high = np.percentile(again, [2.5, 97.5])
-    found |= {
-      name: float(stats.spearmanr(scores, truth)[0]),
-      f'{name}_low': float(low), f'{name}_high': float(high),
-    }  # fmt: skip
+    found |= dnas_runs.correlate(scores, np.array(truth), name)
   return found
 
 
@@ -239,7 +219,7 @@ def _read_architecture(saved: Mapping) -> Architecture:
 def _load_supernet(args: argparse.Namespace, share: str, seed: int = 1):
   """(config, data, task) of a search."""
   config = config_lib.load(
-    str(runs.ROOT / SHARES[share]), _list_overrides(_choose_data(args))
+    str(runs.ROOT / SHARES[share]), dnas_runs.list_overrides(_choose_data(args))
   )
   data, task = experiment.load_data_and_task(
     search_lib.make_supernet_config(config),
@@ -256,7 +236,7 @@ def _train(args, config: str, name: str, options: Mapping) -> dict:
   with CoreTimer() as timer:
     report = runs.train_once(
       _name_config(args, config), workdir,
-      _list_overrides(_choose_data(args) | dict(options)),
+      dnas_runs.list_overrides(_choose_data(args) | dict(options)),
     )  # fmt: skip
   return {
     'kind': 'run', **_read_metrics(report['metrics']),
@@ -286,10 +266,6 @@ def _choose_data(args: argparse.Namespace) -> dict:
     'data.path': path, 'data.cache': _root(args) / 'data',
     'report.importance_rows': 0,
   }  # fmt: skip
-
-
-def _list_overrides(options: Mapping) -> list[str]:
-  return [f'{key}={value}' for key, value in options.items()]
 
 
 def _root(args: argparse.Namespace) -> pathlib.Path:

@@ -7,14 +7,13 @@ search is judged by where its model stands among all that keep the budget.
 import argparse
 import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from scipy import stats
 
-from benchmarks import cli, dnas_every, runs
+from benchmarks import cli, dnas_every, dnas_runs, runs
 from benchmarks.dnas_every import Examples, Model, Training
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
@@ -212,15 +211,8 @@ def search(
     'seed': seed, 'search.seed': seed, 'search.max_flops': float(budget),
     **VARIANTS[variant],
   }  # fmt: skip
-  with CoreTimer() as timer:
-    if not (workdir / 'search.json').exists():
-      runs.start(
-        runs.ROOT, CONFIG, workdir, _list_overrides(args, options),
-        mode='search',
-      )  # fmt: skip
-  found = json.loads((workdir / 'search.json').read_text())
-  best = next(c for c in found['candidates'] if c['name'] == found['best'])
-  trained = [c['core_s'] for c in found['candidates']]
+  row = dnas_runs.search_once(CONFIG, workdir, _list_overrides(args, options))
+  found, best = dnas_runs.read_search(workdir)
   within = truth.list_within(budget)
   places = [int(np.flatnonzero(within == x)[0]) for x in (
     _find_model(truth, best['architecture']),
@@ -230,22 +222,18 @@ def search(
     float(truth.mean[within[p]] - truth.mean[within[0]]) for p in places
   ]
   dims = list(best['architecture']['dims'].values())
-  silent = make_log(args).silent
-  return {
-    'kind': 'search', 'of': f'planted/{variant}/{budget}', 'seed': seed,
-    'variant': variant, 'budget': budget, 'chosen': best['title'],
-    'flops': best['costs']['flops'],
+  silent, widest = make_log(args).silent, max(max(m.dims) for m in truth.models)
+  return row | {
+    'of': f'planted/{variant}/{budget}', 'seed': seed,
+    'variant': variant, 'budget': budget,
     'excess': float(truth.mean[within[places[0]]]),
     'regret': regrets[0], 'regret_likeliest': regrets[1],
     'noise': truth.noise, 'on_front': int(regrets[0] <= truth.noise),
     'place': places[0] + 1, 'models': len(within),
-    'silent_wide': sum(d > min(dims) for d in dims[-silent:]),
-    'telling_wide': sum(d == 4 for d in dims[:-silent]),
+    'silent_wide': dims[-silent:].count(widest),
+    'telling_wide': dims[:-silent].count(widest),
     'widest': max(best['architecture']['net']['top']),
     **_rank_models(workdir / 'supernet', truth, within),
-    'core_s': found['supernet']['core_s'],
-    'trained_s': float(np.mean(trained)), 'trained': len(trained),
-    'run_core_s': timer.core_s,
   }  # fmt: skip
 
 
@@ -268,15 +256,7 @@ def _rank_models(
   )
   places = [_find_model(truth, a.to_json()) for a in architectures]
   mean, allowed = truth.mean[places], np.isin(places, within)
-  rng = np.random.default_rng(0)
-  again = [
-    stats.spearmanr(scores[own], mean[own])[0]
-    for own in rng.integers(len(scores), size=(1_000, len(scores)))
-  ]
-  low, high = np.percentile(again, [2.5, 97.5])
-  return {
-    'spearman': float(stats.spearmanr(scores, mean)[0]),
-    'spearman_low': float(low), 'spearman_high': float(high),
+  return dnas_runs.correlate(scores, mean, 'spearman') | {
     'spearman_within': float(
       stats.spearmanr(scores[allowed], mean[allowed])[0]
     ),
@@ -336,7 +316,7 @@ def _list_overrides(args: argparse.Namespace, options: Mapping) -> list[str]:
   }
   if args.smoke:
     options |= {'data.clicks.rows': 5_000, 'train.epochs': 2}
-  return [f'{key}={value}' for key, value in options.items()]
+  return dnas_runs.list_overrides(options)
 
 
 def _root(args: argparse.Namespace) -> pathlib.Path:

@@ -2,13 +2,12 @@
 
 import argparse
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from benchmarks import runs
+from benchmarks import dnas_runs, runs
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 
@@ -37,7 +36,7 @@ def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
 def train_plain(args: argparse.Namespace, case: str, seed: int) -> dict:
   """A row for each value, or the same share of rows for every table."""
   config = _load(args)
-  ids = config.data.clicks.values + 2
+  ids = config.data.clicks['values'] + 2
   options: dict[str, object] = {'seed': seed}
   if case == 'uniform':
     fields, dim = config.data.clicks.fields, config.model.dim
@@ -61,28 +60,18 @@ def search(args: argparse.Namespace, seed: int) -> dict:
   """A search by the command; the figures are of the model that it chose."""
   workdir = _root(args) / f'search_seed{seed}'
   options = {'seed': seed, 'search.seed': seed}
-  with CoreTimer() as timer:
-    if not (workdir / 'search.json').exists():
-      runs.start(
-        runs.ROOT, CONFIG, workdir, _list_overrides(args, options),
-        mode='search',
-      )  # fmt: skip
-  found = json.loads((workdir / 'search.json').read_text())
-  best = next(c for c in found['candidates'] if c['name'] == found['best'])
+  row = dnas_runs.search_once(CONFIG, workdir, _list_overrides(args, options))
+  found, best = dnas_runs.read_search(workdir)
   rows = list(best['architecture']['rows'].values())
   telling = len(rows) - _load(args).data.clicks.silent
-  return {
-    'kind': 'search', 'of': 'rows/search', 'seed': seed,
-    'chosen': best['title'], 'bytes': best['costs']['bytes'],
+  return row | {
+    'of': 'rows/search', 'seed': seed,
     **{key: best['metrics']['test'][key] for key in METRICS},
     'telling_rows': float(np.mean(rows[:telling])),
     'silent_rows': float(np.mean(rows[telling:])),
-    # Of the tables, beside the model with a row for each value.
+    # Beside the model with a row for each value.
     'supernet_x': sum(found['supernet']['parameters'].values())
     / found['space']['largest']['parameters'],
-    'core_s': found['supernet']['core_s'],
-    'trained_s': float(np.mean([c['core_s'] for c in found['candidates']])),
-    'trained': len(found['candidates']), 'run_core_s': timer.core_s,
   }  # fmt: skip
 
 
@@ -90,8 +79,7 @@ def train_found(args: argparse.Namespace, supernet: int, seed: int) -> dict:
   """What a search has chosen, from scratch with another seed."""
   workdir = _root(args) / f'search_seed{supernet}'
   config = str(workdir / 'found' / 'best.py')
-  found = json.loads((workdir / 'search.json').read_text())
-  best = next(c for c in found['candidates'] if c['name'] == found['best'])
+  _, best = dnas_runs.read_search(workdir)
   row = _train(args, config, f'found{supernet}_seed{seed}', {'seed': seed})
   return row | {
     'of': 'rows/found', 'seed': seed, 'supernet': supernet,
@@ -124,7 +112,7 @@ def _list_overrides(args: argparse.Namespace, options: Mapping) -> list[str]:
       'data.clicks.rows': 6_000, 'data.clicks.values': 300, 'train.epochs': 2,
       'search.max_bytes': 5e4,
     }  # fmt: skip
-  return [f'{key}={value}' for key, value in options.items()]
+  return dnas_runs.list_overrides(options)
 
 
 def _root(args: argparse.Namespace) -> pathlib.Path:

@@ -44,6 +44,7 @@ from genrec_jax.embedding.computed_maps import (
 )
 from genrec_jax.embedding.learned_map import LearnedIdMap
 from genrec_jax.embedding.lookup import find_real_ids
+from genrec_jax.embedding.several_rows import has_two
 from genrec_jax.features import PAD, UNREAD, Read, TableSpec
 
 # Name -> (spec, ids) -> map, where ids are not rows.
@@ -62,8 +63,8 @@ KINDS = {
     spec.name, ids, spec.rows, spec.map_file
   ),
 }
-WITH_PRIVATE, WITH_TWO = ('frequency', 'double'), ('double', 'qr')
-INT32 = 2**31 - 1
+WITH_PRIVATE = ('frequency', 'double')
+_MOST = 2**31 - 1  # numbers of rows have 32 bits
 
 
 def build_map(spec: TableSpec) -> IdMap | None:
@@ -92,10 +93,10 @@ def build_map(spec: TableSpec) -> IdMap | None:
       f'{("identity", *KINDS)}'
     )
   ids = spec.ids or spec.rows
-  if spec.id_map in WITH_TWO and 2 * ids > INT32:
+  if has_two(spec) and 2 * ids > _MOST:
     raise ValueError(
       f'table {spec.name!r} has {ids:,} ids: id_map={spec.id_map!r} '
-      f'numbers two rows of each, and there is room for {INT32 // 2:,}'
+      f'numbers two rows of each, and there is room for {_MOST // 2:,}'
     )
   # Beside the private ones, row 0 is for padding and one at least is shared.
   if spec.rows < spec.private + 2:

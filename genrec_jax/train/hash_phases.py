@@ -139,8 +139,8 @@ class Phases:
     trained again, which trains nothing.
     """
     step = read_step(folder)
-    if step != end:
-      return step > end
+    if step != end or not self.config.eval.splits:  # which writes no report
+      return step >= end
     report = series.read_report(folder)
     return report is not None and report['steps'] == end
 
@@ -188,8 +188,8 @@ class Phases:
     runs = {}
     if whole is not None:
       found['whole'] = runs['a row for each'] = whole['metrics']
-    report = series.read_report(model)
-    found['metrics'] = runs['renewed maps'] = report['metrics']
+    if report := series.read_report(model):
+      found['metrics'] = runs['renewed maps'] = report['metrics']
     if job.is_leader():
       replace_file(
         self.workdir / hash_tables.RESULT, json.dumps(found, indent=2)

@@ -159,6 +159,25 @@ def count_ids(
   return counts
 
 
+def read_counts(
+  dataset: RankingDataset, tables: Mapping[str, TableIds]
+) -> dict[str, np.ndarray]:
+  """As `count_ids` of all rows, which are read where nobody has counted.
+
+  Args:
+    dataset: whose training split.
+    tables: of `choose_tables`.
+  """
+  counts = {}
+  for name, table in tables.items():
+    known = table.vocabulary.counts
+    if len(known):
+      counts[name] = np.pad(known, (1, table.spec.rows - 1 - len(known)))
+  # Hashed values have no vocabulary.
+  hashed = [name for name in tables if name not in counts]
+  return counts | (count_ids(dataset, hashed) if hashed else {})
+
+
 def set_maps(config, task, tables: Mapping[str, TableIds], maps):
   """The config of a run with learned maps.
 

@@ -75,7 +75,7 @@ def _learn_locked(config, workdir, kinds, extensions) -> str:
     vectors = _find_vectors(plain, asked, workdir, kinds, extensions, tables)
     if vectors is None:
       return ''
-  counts = hash_tables.count_ids(data.dataset, tables)
+  counts = hash_tables.read_counts(data.dataset, tables)
   trials = {}
   for share in hash_tables.list_shares(asked):
     own = name_trial(workdir, share)

@@ -212,6 +212,10 @@ def test_hashed_values_are_counted_and_unseen_ones_are_not(tmp_path):
   assert 0 < len(known) < VALUES
   np.testing.assert_array_equal(counts['c1'][1 : 1 + len(known)], known)
   assert not counts['c1'][1 + len(known) :].any()
+  read = hash_tables.read_counts(data.dataset, tables)
+  assert {*read} == {*counts}
+  for name, found in counts.items():
+    np.testing.assert_array_equal(read[name], found)
 
 
 def test_a_scorer_needs_no_file_of_a_map(learned, tmp_path):
