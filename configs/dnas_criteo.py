@@ -49,6 +49,8 @@ def get_config(arg=None):
   )  # fmt: skip
   if 'smoke' in variants:
     config = config_lib.ranking_smoke(config)
+    # SGD learns nothing in so few steps.
+    config.optimizer.update(name='adam', learning_rate=0.01)
     config.search.update(
       top=(4, 8), top_layers=2, bottom=(4,), bottom_layers=1, dims=(2, 4),
       samples=1, rates=(), epochs=0, batch_size=0, warmup_epochs=0,

@@ -38,6 +38,7 @@ def get_config(arg=None):
   )  # fmt: skip
   if 'smoke' in variants:
     config = config_lib.ranking_smoke(config)
+    config.model.dropout = 0.0  # it hides what few steps learn
     config.search.update(
       top=(4, 8), top_layers=2, dims=(2, 4), samples=2, epochs=0,
       batch_size=0, warmup_epochs=0, max_flops=0.0, max_bytes=0.0,

@@ -28,7 +28,12 @@ from genrec_jax.train.settings_checks import check_files, check_settings
     ('data.clicks.rows', '--config.data.clicks.rows'),  # of ranking alone
     ('data.features.age', '--config.data.features.age'),
     ('patience', '--config.train.patience'),
-    ('batch_size', '--config.eval.batch_size or --config.train.batch_size'),
+    ('eval_every', '--config.train.eval_every'),
+    (
+      'batch_size',
+      '--config.eval.batch_size or --config.search.batch_size or '
+      '--config.train.batch_size',
+    ),
     ('seed', '--config.seed'),
     ('workdri', ''),
     ('x', ''),
