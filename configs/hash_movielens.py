@@ -26,6 +26,8 @@ def get_config(arg=None):
   variants = config_lib.parse_variants(arg, one_of=maps)
   config = config_lib.ranking()
   config.model = config_lib.dlrm(dim=16)
+  # As good as three layers of 400 here, and a twelfth of the time.
+  config.model.update(bottom=(32,), top=(64,))
   config.data.name, config.data.path = 'movielens_ratings', 'ml-1m'
   config.data.time = 'time'
   config.data.init_std = 0.05
