@@ -7,6 +7,8 @@ clicks/2000   generated clicks, six fields of 2,000 values of eight kinds each:
               values of a kind are alike in everything. `floor` is the least NE
               of the test split.
 clicks/20000  the same with 20,000 values.
+rows/N        clicks/2000 with N examples for 200,000, at 10 times and with as
+              many rows as kinds (201 times): `embedding`, `learned`, `oracle`.
 movielens     the ratings of MovieLens 1M as examples: the last tenth of each
               user's ratings tests. DIR holds ml-1m.
 
@@ -26,13 +28,18 @@ oracle        of generated clicks: a row for each kind
 Rates, the L2 of rows and the share of rows for one value alone (of `frequency`,
 `double` and `learned`) are those that benchmarks/learned_hash_search.py has
 found by validation, with as many trials for each map, at 2, 10 and 100 times;
-5 times has those of 10, 20 of 10, and 50 of 100. clicks/20000 has 2, 10 and 100
-times alone. Vectors are those of a model 4 wide, trained on the training split.
-`bytes` are those of the tables that share
-rows, in float32, and of the packed maps where there are any; `times` is how
-many times the tables of `identity` are as large. `rand` is the adjusted Rand
-index between rows and kinds, of the values beyond those alone; `rand_1` to
-`rand_10` that of each tenth of all values, the most frequent ones first.
+5 times has those of 10, 20 of 10, 50 and 201 of 100, and rows/N those of
+clicks/2000. clicks/20000 has 2, 10 and 100 times alone. Vectors are those of a
+model 4 wide, trained on the training split.
+
+`bytes` are those of the tables that share rows, in float32, and of the packed
+maps where there are any; `times` is how many times the tables of `identity` are
+as large. `rand` is the adjusted Rand index between rows and kinds, of the values
+beyond those alone; `alike` the share of one kind among all pairs of values on
+one row, which does not fall where a kind has several rows (by chance .125).
+`rand_1` to `rand_10`, `alike_1` and so on are those of each tenth of all
+values, the most frequent ones first, `seen_1` how often its values stand in the
+training split (median).
 
 `auc`, `ne` and `logloss` are of the test split. Rows of kind 'mean' are over
 seeds, `_std` the deviation between them; `_diff` is the mean difference of the
@@ -41,20 +48,19 @@ same seed from `hash` with as many rows, `_ci` half of its 95 % interval
 """
 
 import argparse
+import dataclasses
 import functools
 import json
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-
-from benchmarks import cli, runs, tbsm
+from benchmarks import cli, learned_hash_kinds, runs, tbsm
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
-from genrec_jax.data.ranking import clicks, interests, saved_encoder
+from genrec_jax.data.ranking import clicks, saved_encoder
 from genrec_jax.embedding.computed_maps import QuotientIdMap
-from genrec_jax.embedding.learned_map import MapFile, count_words
+from genrec_jax.embedding.learned_map import count_words
 
 COLUMNS = (
   'case', 'seeds', 'auc', 'auc_std', 'auc_diff', 'auc_ci', 'ne', 'ne_std',
@@ -64,8 +70,12 @@ METRICS = ('auc', 'ne', 'logloss')
 SEEDS = (1, 2, 3, 4, 5)
 COMPRESSIONS = (2, 5, 10, 20, 50, 100)
 SEARCHED = (2, 10, 100)  # compressions whose knobs are searched
+# Of 1,810 to 2,010 ids this leaves ten rows: one for each of the eight kinds,
+# one for unseen values, and padding.
+AS_KINDS = 201
 # Compression -> whose knobs it has.
-NEIGHBOURS = {5: 10, 20: 10, 50: 100}
+NEIGHBOURS = {5: 10, 20: 10, 50: 100, AS_KINDS: 100}
+ROWS = (50_000, 100_000, 200_000, 400_000, 800_000)
 SHARES = (0.0, 0.5, 0.9)
 SHARED = ('frequency', 'double', 'learned')  # with a share to choose
 LEARNED = ('embedding', 'learned')
@@ -77,17 +87,47 @@ NOTES = (
   '95 % interval (t, n - 1).',
 )
 CONFIG = 'configs/learned_hash_synthetic.py'
-# Data set -> (config, tables that share rows, keys, compressions).
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+  """What a model is trained on, and which maps it is trained with.
+
+  Attributes:
+    config: whose keys all of its runs have.
+    tables: regular expression of the tables that share rows.
+    keys: further keys of the config.
+    compressions: how many times fewer rows there are.
+    maps: that are compared.
+    knobs_of: the data set whose knobs it has; '' for its own.
+  """
+
+  config: str
+  tables: str
+  keys: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  compressions: Sequence[int] = COMPRESSIONS
+  maps: Sequence[str] = (*MAPS, 'oracle')
+  knobs_of: str = ''
+
+
+def _generate(values: int, rows: int, **settings) -> DataSet:
+  """Generated clicks of so many values and rows."""
+  keys = {'data.clicks.values': values, 'data.clicks.rows': rows}
+  return DataSet(CONFIG, 'c.*', keys, **settings)
+
+
 DATA = {
-  'clicks/2000': (CONFIG, 'c.*', {'data.clicks.values': 2_000}, COMPRESSIONS),
-  'clicks/20000': (
-    CONFIG,
-    'c.*',
-    {'data.clicks.values': 20_000, 'data.clicks.rows': 1_000_000},
-    SEARCHED,
-  ),
-  'movielens': ('configs/hash_movielens.py', 'user|item', {}, COMPRESSIONS),
-}
+  'clicks/2000': _generate(2_000, 200_000),
+  'clicks/20000': _generate(20_000, 1_000_000, compressions=SEARCHED),
+  'movielens': DataSet('configs/hash_movielens.py', 'user|item', maps=MAPS),
+  **{
+    f'rows/{rows}': _generate(
+      2_000, rows, compressions=(10, AS_KINDS),
+      maps=(*LEARNED, 'oracle'), knobs_of='clicks/2000',
+    )
+    for rows in ROWS
+  },
+}  # fmt: skip
 
 
 class TooFewRowsError(ValueError):
@@ -120,7 +160,8 @@ def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
       continue
     for seed in SEEDS[: 1 if args.smoke else None]:
       for case, times in list_cases(args, data):
-        own = knobs.get((data, case, NEIGHBOURS.get(times, times)), {})
+        near = NEIGHBOURS.get(times, times)
+        own = knobs.get((DATA[data].knobs_of or data, case, near), {})
         measure = functools.partial(
           measure_run, args, data, case, times, seed, own
         )
@@ -134,9 +175,9 @@ def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
 
 def list_cases(args: argparse.Namespace, data: str) -> list[tuple[str, int]]:
   """(map, compression) of a data set."""
-  compressions = (10,) if args.smoke else DATA[data][3]
-  maps = MAPS if data == 'movielens' else (*MAPS, 'oracle')
-  return [('identity', 1), *((m, c) for c in compressions for m in maps)]
+  found = DATA[data]
+  compressions = (10,) if args.smoke else found.compressions
+  return [('identity', 1), *((m, c) for c in compressions for m in found.maps)]
 
 
 def read_knobs(args: argparse.Namespace) -> dict[tuple, dict[str, float]]:
@@ -161,7 +202,7 @@ def name_case(data: str, case: str, times: int) -> str:
 def choose_data(args: argparse.Namespace, data: str, seed: int) -> dict:
   """Keys of a data set, and of what all its runs have in common."""
   folder = pathlib.Path(args.runs).resolve() / data.replace('/', '_')
-  found = {'seed': seed, **DATA[data][2]}
+  found = {'seed': seed, **DATA[data].keys}
   if data == 'movielens':
     # The rows are the same for all seeds, and so is what is prepared.
     found['data.path'] = str(pathlib.Path(args.data).resolve() / 'ml-1m')
@@ -194,12 +235,13 @@ def measure_run(
     'against': f'{data}/hash, {times}x', 'knobs': dict(knobs),
     'share': knobs.get('share', 0.0),
   } | {key: metrics['test'][key] for key in METRICS}  # fmt: skip
-  sizes = find_sizes(folder / 'sizes', DATA[data][1])
+  sizes = find_sizes(folder / 'sizes', DATA[data].tables)
   row |= count_bytes(sizes, times, case)
   if data != 'movielens':
-    row['floor'] = find_floor(options, args)
+    log = make_log(options, args)
+    row['floor'] = learned_hash_kinds.find_floor(log)
     if case in LEARNED:
-      row |= compare_kinds(folder / 'sizes', maps, options, args)
+      row |= learned_hash_kinds.compare(log, folder / 'sizes', maps)
   return row | {
     'valid_logloss': metrics['valid']['logloss'], 'core_s': timer.core_s
   }  # fmt: skip
@@ -224,14 +266,14 @@ def train_case(
   Raises:
     TooFewRowsError: the map cannot have so few rows.
   """
-  config, pattern, *_ = DATA[data]
+  config = DATA[data].config
   folder, options = name_folder(args, data, seed), choose_data(args, data, seed)
   # One step: what it leaves says how many values there are.
   first = {'train.steps': 1, 'train.patience': 0, 'eval.splits': ()}
   if not (folder / 'sizes' / 'encoder').exists():
     words = list_overrides(args, options | first)
     runs.train(config, folder / 'sizes', words)
-  sizes = find_sizes(folder / 'sizes', pattern)
+  sizes = find_sizes(folder / 'sizes', DATA[data].tables)
   if case == 'qr' and (why := refuse_quotients(sizes, times)):
     raise TooFewRowsError(why)
   own = options | set_knobs(knobs)
@@ -252,7 +294,10 @@ def train_case(
     (metrics,) = found['trials'].values()
     return metrics, pathlib.Path(found['best']) / 'maps'
   if case == 'oracle':
-    maps = write_oracle(folder, sizes, times, options, args)
+    maps = learned_hash_kinds.write_oracle(
+      make_log(options, args), folder / 'sizes', folder / 'oracle',
+      functools.partial(count_rows, times=times),
+    )  # fmt: skip
     settings = {'id_map': 'learned'}
   elif case in SHARED:
     settings['share'] = share
@@ -366,61 +411,9 @@ def count_bytes(sizes: Mapping[str, int], times: int, case: str) -> dict:
 
 def make_log(options: Mapping, args: argparse.Namespace) -> clicks.ClickLog:
   """The generated log of a config."""
-  config = config_lib.load(
-    str(runs.ROOT / CONFIG), list_overrides(args, options)
-  )
+  words = list_overrides(args, options)
+  config = config_lib.load(str(runs.ROOT / CONFIG), words)
   return clicks.ClickLog(**config.data.clicks.to_dict())
-
-
-def find_floor(options: Mapping, args: argparse.Namespace) -> float:
-  """The least NE of the test split, of the true probabilities."""
-  log = make_log(options, args)
-  test = log.rows - round(0.1 * log.rows)
-  return interests.find_bounds(clicks.true_probabilities(log, test)).ne
-
-
-def find_kinds(workdir: pathlib.Path, options, args) -> dict[str, np.ndarray]:
-  """Field -> the kind of each known value, in the order of its ids."""
-  planted = clicks.PlantedSignal(make_log(options, args)).find_kinds()
-  vocabularies = saved_encoder.load_encoder(workdir).vocabularies
-  return {
-    f'c{i}': kinds[np.array(vocabularies[f'c{i}'].values, int)]
-    for i, kinds in enumerate(planted)
-  }
-
-
-def write_oracle(folder, sizes, times, options, args) -> dict:
-  """Files of maps in which the values of a kind share a row."""
-  vocabularies = saved_encoder.load_encoder(folder / 'sizes').vocabularies
-  found = {}
-  for name, kinds in find_kinds(folder / 'sizes', options, args).items():
-    count = count_rows(sizes[name], times)
-    rows = np.zeros(sizes[name], np.int32)
-    rows[1 : 1 + len(kinds)] = 1 + kinds % (count - 2)
-    rows[1 + len(kinds) :] = count - 1
-    path = folder / 'oracle' / f'{name}_{times}x.npz'
-    MapFile(name, rows, count, vocabularies[name].fingerprint()).save(path)
-    found[name] = path
-  return found
-
-
-def compare_kinds(workdir, maps, options, args) -> dict[str, float]:
-  """Adjusted Rand indices between rows and kinds, means over the fields."""
-  from sklearn.metrics import adjusted_rand_score
-
-  scores: dict[str, list[float]] = {}
-  for name, kinds in find_kinds(workdir, options, args).items():
-    a_map = MapFile.load(maps / f'{name}.npz')
-    rows = a_map.rows[1 : 1 + len(kinds)]
-    alone = a_map.about['private']
-    shared = adjusted_rand_score(kinds[alone:], rows[alone:])
-    scores.setdefault('rand', []).append(shared)
-    ends = np.linspace(0, len(kinds), 11).astype(int)
-    for i in range(10):
-      part = slice(ends[i], ends[i + 1])
-      score = adjusted_rand_score(kinds[part], rows[part])
-      scores.setdefault(f'rand_{i + 1}', []).append(score)
-  return {key: float(np.mean(values)) for key, values in scores.items()}
 
 
 def save(args: argparse.Namespace, rows: Mapping[str, Mapping]) -> None:
@@ -438,8 +431,8 @@ def average(rows: Iterable[Mapping]) -> list[dict]:
     first = next(iter(of.values()))
     mean = {'case': name, 'kind': 'mean', 'seeds': len(of)}
     mean |= {key: first[key] for key in ('data', 'map', 'compression')}
-    rand = [key for key in first if key.startswith('rand')]
-    for key in (*METRICS, *keys, *rand):
+    kinds = [key for key in first if re.match('rand|alike|seen', key)]
+    for key in (*METRICS, *keys, *kinds):
       if values := [row[key] for row in of.values() if key in row]:
         mean |= runs.over_seeds(key, values)
     base = by_case.get(first['against'], {})

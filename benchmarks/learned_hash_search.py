@@ -18,7 +18,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from benchmarks import cli, learned_hash
-from benchmarks.learned_hash import DATA, MAPS, SEARCHED, SHARED
+from benchmarks.learned_hash import DATA, SEARCHED, SHARED
 from benchmarks.result import CoreTimer
 
 COLUMNS = ('case', 'valid_logloss', 'valid_auc', 'core_s')
@@ -62,11 +62,10 @@ def save(args: argparse.Namespace, rows: Mapping[str, Mapping]) -> None:
 def list_searches(args: argparse.Namespace) -> list[tuple[str, str, int]]:
   """(data set, map, compression) of all searches that are wanted."""
   found = []
-  for data in DATA:
-    if data == 'movielens' and not args.data:
+  for data, known in DATA.items():
+    if known.knobs_of or data == 'movielens' and not args.data:
       continue
-    maps = MAPS if data == 'movielens' else (*MAPS, 'oracle')
-    cases = [(m, c) for c in SEARCHED for m in maps]
+    cases = [(m, c) for c in SEARCHED for m in known.maps]
     if args.smoke:
       cases = [('learned', 10), ('hash', 10)]
     found += [(data, *case) for case in [('identity', 1), *cases]]

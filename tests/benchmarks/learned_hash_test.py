@@ -5,7 +5,12 @@ import argparse
 import numpy as np
 import pytest
 
-from benchmarks import learned_hash, learned_hash_drift, learned_hash_search
+from benchmarks import (
+  learned_hash,
+  learned_hash_drift,
+  learned_hash_kinds,
+  learned_hash_search,
+)
 from genrec_jax.data.ranking import clicks
 
 
@@ -51,6 +56,29 @@ def test_kinds_are_those_of_the_log():
       own = traits[kinds[field] == kind]
       assert len(own) and np.all(own == own[0])
     assert len(np.unique(traits, axis=0)) == 8
+
+
+def test_kinds_with_several_rows_are_alike():
+  rng = np.random.default_rng(0)
+  kinds = rng.integers(0, 8, 800)
+  split = 8 * rng.integers(0, 5, 800) + kinds
+  found = learned_hash_kinds.score(kinds, split)
+  assert found['alike'] == 1.0 and found['rand'] < 0.4
+  assert learned_hash_kinds.score(kinds, kinds)['rand'] == 1.0
+  drawn = learned_hash_kinds.score(kinds, rng.integers(0, 8, 800))
+  assert abs(drawn['rand']) < 0.02 and 0.11 < drawn['alike'] < 0.14
+  alone = learned_hash_kinds.score(kinds, np.arange(800))
+  assert 'alike' not in alone and alone['rand'] == 0.0
+
+
+def test_rows_of_kinds_are_searched_with_others(tmp_path):
+  args = make_args(tmp_path)
+  searched = {data for data, *_ in learned_hash_search.list_searches(args)}
+  assert searched == {'clicks/2000', 'clicks/20000', 'movielens'}
+  for known in learned_hash.DATA.values():
+    assert not known.knobs_of or known.knobs_of in searched
+  for ids in (1_900, 2_002):
+    assert learned_hash.count_rows(ids, learned_hash.AS_KINDS) == 8 + 2
 
 
 def make_row(case, seed, ne, times=10):
