@@ -21,10 +21,11 @@ def draw(rows: Sequence[Mapping]) -> str:
   models = json.loads(path.read_text())['rows']
   points = sorted((m['flops'], 1e3 * m['excess']) for m in models)
   series = [
-    charts.Series(
-      'each of 192 models, five seeds' if i == 0 else '', [point], 'muted'
+    charts.scatter(
+      'each of 192 models, five seeds',
+      [p for p in points if p[1] <= 1e3 * _MOST],
+      'muted',
     )
-    for i, point in enumerate(p for p in points if p[1] <= 1e3 * _MOST)
   ]
   front, least = [], float('inf')
   for flops, excess in points:
@@ -42,10 +43,7 @@ def draw(rows: Sequence[Mapping]) -> str:
       for row in rows
       if row['kind'] == 'search' and row['variant'] == variant
     ]
-    series += [
-      charts.Series(name if i == 0 else '', [point], color)
-      for i, point in enumerate(sorted(found))
-    ]
+    series.append(charts.scatter(name, found, color))
   chart = charts.Chart(
     'Expected log loss above that of the true chances, in thousandths',
     chart_files.log_axis([p[0] for p in points], 'operations of an example'),

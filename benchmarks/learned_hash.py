@@ -34,7 +34,7 @@ model 4 wide, trained on the training split.
 
 `bytes` are those of the tables that share rows, in float32, and of the packed
 maps where there are any; `times` is how many times the tables of `identity` are
-as large. `rand` is the adjusted Rand index between rows and kinds, of the values
+as large. `rand` is the adjusted Rand index between rows and kinds, of values
 beyond those alone; `alike` the share of one kind among all pairs of values on
 one row, which does not fall where a kind has several rows (by chance .125).
 `rand_1` to `rand_10`, `alike_1` and so on are those of each tenth of all
@@ -226,7 +226,7 @@ def measure_run(
   folder = name_folder(args, data, seed)
   try:
     with CoreTimer() as timer:
-      metrics, maps = train_case(args, data, case, times, seed, knobs)
+      metrics, of = train_case(args, data, case, times, seed, knobs)
   except TooFewRowsError as error:
     return {'kind': 'none', 'data': data, 'map': case, 'why': str(error)}
   row = {
@@ -241,7 +241,7 @@ def measure_run(
     log = make_log(options, args)
     row['floor'] = learned_hash_kinds.find_floor(log)
     if case in LEARNED:
-      row |= learned_hash_kinds.compare(log, folder / 'sizes', maps)
+      row |= learned_hash_kinds.compare(log, folder / 'sizes', of / 'maps')
   return row | {
     'valid_logloss': metrics['valid']['logloss'], 'core_s': timer.core_s
   }  # fmt: skip
@@ -260,8 +260,8 @@ def train_case(
   times: int,
   seed: int,
   knobs: Mapping[str, float],
-) -> tuple[dict, pathlib.Path | None]:
-  """(split -> metrics, directory of learned maps) of a training.
+) -> tuple[dict, pathlib.Path]:
+  """(split -> metrics, directory) of a training; learned maps lie in `maps`.
 
   Raises:
     TooFewRowsError: the map cannot have so few rows.
@@ -292,7 +292,7 @@ def train_case(
       runs.start(runs.ROOT, config, at, words, mode='learn_hash')
     found = json.loads((at / 'hash.json').read_text())
     (metrics,) = found['trials'].values()
-    return metrics, pathlib.Path(found['best']) / 'maps'
+    return metrics, pathlib.Path(found['best'])
   if case == 'oracle':
     maps = learned_hash_kinds.write_oracle(
       make_log(options, args), folder / 'sizes', folder / 'oracle',
@@ -303,7 +303,7 @@ def train_case(
     settings['share'] = share
   if case != 'identity':
     own['tables'] = set_tables(sizes, times, settings, maps)
-  return train(args, config, at, own)['metrics'], None
+  return train(args, config, at, own)['metrics'], at
 
 
 def set_knobs(knobs: Mapping[str, float]) -> dict:

@@ -14,6 +14,8 @@ from benchmarks import (
   dmt_picture,
   exfm_picture,
   gr_scaling,
+  learned_hash_curves,
+  learned_hash_plane,
   long_histories,
   mfalcon,
   qsnr,
@@ -27,12 +29,19 @@ from benchmarks import (
 
 DOCS = pathlib.Path(__file__).parent.parent / 'docs'
 # docs/NAME.svg is drawn from the rows of cpu2/NAME.json, or those of cpu1 if it
-# was measured on one core; what has neither was not measured yet.
+# was measured on one core; what has neither was not measured yet. Some pictures
+# are of the rows of another name.
 PICTURES = {
   'check_n_run': check_n_run.draw,
   'dmt_speedup': dmt_picture.draw,
   'exfm': exfm_picture.draw,
   'gr_scaling': gr_scaling.draw,
+  'learned_hash': learned_hash_curves.draw_clicks,
+  'learned_hash_deciles': learned_hash_curves.draw_deciles,
+  'learned_hash_drift': learned_hash_curves.draw_ages,
+  'learned_hash_films': learned_hash_curves.draw_films,
+  'learned_hash_plane': learned_hash_plane.draw,
+  'learned_hash_rows': learned_hash_curves.draw_rows,
   'long_histories': long_histories.draw,
   'mfalcon': mfalcon.draw,
   'qsnr': qsnr.draw,
@@ -43,6 +52,9 @@ PICTURES = {
   'tbsm_history': tbsm_history.draw,
   'tbsm_study': tbsm_picture.draw,
 }
+ROWS_OF = dict.fromkeys(
+  ('learned_hash_films', 'learned_hash_rows'), 'learned_hash'
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,7 +65,8 @@ def main(argv: list[str] | None = None) -> int:
   args = parser.parse_args(argv)
   differing = 0
   for name, draw in PICTURES.items():
-    found = [result.RESULTS / f'cpu{n}' / f'{name}.json' for n in (2, 1)]
+    file = f'{ROWS_OF.get(name, name)}.json'
+    found = [result.RESULTS / f'cpu{n}' / file for n in (2, 1)]
     rows, path = min(found, key=lambda x: not x.exists()), DOCS / f'{name}.svg'
     if not rows.exists() and not path.exists():
       continue

@@ -114,6 +114,8 @@ def _draw_legend(places: Iterable[tuple[Series, float, float]]) -> Markup:
     shape, line = series.shape, f'M{x:.1f} {y + 40}h15'
     if shape in ('range', 'area'):
       shape, line = 'band', f'M{x:.1f} {y + 35}h15v10h-15Z'
+    elif shape == 'dots':
+      line = f'M{x + 8:.1f} {y + 40}h0'
     drawn.append(PATH.format(shape, series.color, line))
     drawn.append(TEXT.format(x + 20, y + 44, 'start', series.name))
   return Markup('').join(drawn)

@@ -28,7 +28,7 @@ class Series:
     color: one of COLORS, 'muted' or 'ink'.
     shape: 'curve', 'dashes' for a curve that must not hide another, 'area' for
       one filled down to its ends, 'reference' for a thin dashed line, whose
-      infinite ends lie on the frame.
+      infinite ends lie on the frame, 'dots' for points alone.
     band: (x, low, high), an area behind the curve, such as its interval.
     whiskers: draws `band` as a vertical line at each x.
   """
@@ -51,6 +51,13 @@ def reference_mark(name: str, x: float, color: str = 'ink') -> Series:
   """Returns a vertical line from bottom to top."""
   points = [(x, -math.inf), (x, math.inf)]
   return Series(name, points, color, 'reference')
+
+
+def scatter(
+  name: str, points: Iterable[tuple[float, float]], color: str
+) -> Series:
+  """Returns dots that no line joins, in any order."""
+  return Series(name, [*points], color, 'dots')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +196,10 @@ def _draw_points(series: Series, at) -> Iterable[Markup]:
     if drawn
   ]
   if not runs:
+    return
+  if series.shape == 'dots':
+    dots = (_trace_path([place]) for run in runs for place in run)
+    yield PATH.format('dots', series.color, ''.join(dots))
     return
   if series.shape == 'area':
     yield PATH.format('band', series.color, f'{_trace_path(runs[0])}Z')

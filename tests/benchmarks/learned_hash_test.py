@@ -7,8 +7,11 @@ import pytest
 
 from benchmarks import (
   learned_hash,
+  learned_hash_curves,
+  learned_hash_deciles,
   learned_hash_drift,
   learned_hash_kinds,
+  learned_hash_plane,
   learned_hash_search,
 )
 from genrec_jax.data.ranking import clicks
@@ -158,3 +161,89 @@ def test_age_is_counted_from_the_renewal():
   )
   assert [row['ne_diff'] for row in found] == [2 + age for age in range(last)]
   assert not learned_hash_drift.compare_ages({'every 1': fresh}, first=8)
+
+
+def test_equal_sightings_lie_in_one_part():
+  rng = np.random.default_rng(0)
+  seen, losses = rng.integers(0, 20, 500), rng.random(500)
+  found = learned_hash_deciles.cut_parts(losses, seen, 10)
+  assert sum(part['examples'] for part in found) == 500
+  bounds = [np.inf, *(part['seen'] for part in found)]
+  for (low, high), part in zip(
+    zip(bounds[1:], bounds[:-1], strict=True), found, strict=True
+  ):
+    own = (seen >= low) & (seen < high)
+    assert part['examples'] == own.sum()
+    assert np.isclose(part['logloss'], losses[own].mean())
+
+
+def test_a_plane_shows_the_rows_that_were_seen_most():
+  rows = np.repeat([1, 2, 3, 4, 5, 6], [3, 5, 5, 5, 5, 30])
+  counts = np.repeat([90, 1, 5, 2, 4, 99], [3, 5, 5, 5, 5, 30])
+  found = learned_hash_plane.choose_rows(rows, counts, (5, 12))
+  assert found == {3: 1, 5: 2, 4: 3, 2: 4}
+
+
+def test_values_of_one_row_are_near(rng=np.random.default_rng(0)):
+  centres = rng.normal(size=(5, 4))
+  rows = rng.integers(0, 5, 200)
+  counts = rng.integers(1, 50, 200)
+  vectors = centres[rows] + 0.1 * rng.normal(size=(200, 4))
+  found = learned_hash_plane.spread(vectors, counts, rows)
+  means = [
+    np.average(vectors[rows == k], axis=0, weights=counts[rows == k])
+    for k in range(5)
+  ]
+  squares = ((vectors - np.array(means)[rows]) ** 2).sum(axis=1)
+  assert np.isclose(found['near'], np.average(squares, weights=counts))
+  assert found['near'] < 0.1 * found['all']
+  # A plane keeps the most of what lies apart.
+  places = learned_hash_plane.project(vectors, counts)
+  assert places.shape == (200, 2)
+  kept = np.average(places**2, axis=0, weights=counts)
+  assert kept[0] > kept[1] and 0.6 < kept.sum() / found['all'] <= 1
+
+
+def make_mean(data, case, times, **values):
+  end = f', {times}x' if times > 1 else ''
+  return {
+    'case': f'{data}/{case}{end}', 'kind': 'mean', 'data': data, 'map': case,
+    'compression': times, 'times': 0.8 * times, 'ne': 0.8 + 1e-3 * times,
+    'logloss': 0.5 + 1e-3 * times, 'floor': 0.7,
+  } | values  # fmt: skip
+
+
+def test_pictures_of_some_rows_are_drawn():
+  """A sweep is drawn before all of it has been measured."""
+  clicks_rows = [make_mean('clicks/2000', 'identity', 1)]
+  clicks_rows += [make_mean('clicks/2000', 'hash', c) for c in (2, 10)]
+  curves = learned_hash_curves
+  assert '>hash<' in curves.draw_clicks(clicks_rows)
+  assert '<svg' in curves.draw_films(clicks_rows)  # of which there are none
+  tenths = {f'{k}_{i}': 0.5 for i in range(1, 11) for k in ('rand', 'alike')}
+  tenths |= {f'seen_{i}': 1000.0 / i for i in range(1, 11)}
+  own = [
+    make_mean('rows/50000', 'embedding', times, **tenths) for times in (10, 201)
+  ]
+  assert 'adjusted Rand' in curves.draw_rows(own)
+  parts = [
+    {
+      'kind': 'mean', 'table': table, 'map': 'learned', 'compression': 10,
+      'part': i + 1, 'logloss_diff': 0.01 * i, 'logloss_ci': 0.02,
+    }
+    for table in ('item', 'user') for i in range(10)
+  ]  # fmt: skip
+  assert 'by film' in curves.draw_deciles(parts)
+  ages = [
+    {'kind': 'age', 'case': f'age {i}', 'ne_diff': 0.1 * i} for i in range(8)
+  ]
+  ages += [
+    {'kind': 'mean', 'case': f'every {n}', 'ne': 0.9, 'ne_std': 0.01}
+    for n in learned_hash_drift.EVERY
+  ]
+  assert 'windows' in curves.draw_ages(ages)
+  points = [
+    {'kind': 'point', 'plane': 'films', 'x': i, 'y': -i, 'bucket': i % 3}
+    for i in range(9)
+  ]
+  assert 'row 2' in learned_hash_plane.draw(points)

@@ -1,0 +1,122 @@
+"""Tables of maps that share rows (docs/learned_hash.md), for tables.py."""
+
+_LOSSES = (
+  ('seeds', 'seeds', 'd'),
+  ('NE', 'ne', '.4f'),
+  ('±', 'ne_std', '.4f'),
+  ('from `hash`', 'ne_diff', '+.4f'),
+  ('±', 'ne_ci', '.4f'),
+  ('AUC', 'auc', '.4f'),
+  ('from `hash`', 'auc_diff', '+.4f'),
+  ('±', 'auc_ci', '.4f'),
+  ('log loss', 'logloss', '.4f'),
+  ('bytes', 'bytes', ',.0f'),
+  ('times smaller', 'times', '.1f'),
+  ('rows alone', 'share', '.0%'),
+  ('core-seconds', 'core_s', ',.0f'),
+)
+
+
+def _list_cases(data: str) -> dict:
+  """A table of the means of a data set."""
+  return {
+    'files': ('cpu2/learned_hash',),
+    'where': {'kind': 'mean', 'data': data},
+    'columns': (('data, map', 'case', ''), *_LOSSES),
+  }
+
+
+HASH = {
+  'hash_clicks': _list_cases('clicks/2000'),
+  'hash_many': _list_cases('clicks/20000'),
+  'hash_films': _list_cases('movielens'),
+  'hash_rows': {
+    'files': ('cpu2/learned_hash',),
+    'where': {
+      'kind': 'mean',
+      'data': tuple(
+        f'rows/{n}' for n in (50_000, 100_000, 200_000, 400_000, 800_000)
+      ),
+    },
+    'columns': (
+      ('examples, map', 'case', ''),
+      ('seeds', 'seeds', 'd'),
+      ('NE', 'ne', '.4f'),
+      ('±', 'ne_std', '.4f'),
+      ('least', 'floor', '.4f'),
+      ('adjusted Rand index', 'rand', '.3f'),
+      ('pairs of one kind', 'alike', '.3f'),
+      ('core-seconds', 'core_s', ',.0f'),
+    ),
+  },
+  'hash_planes': {
+    'files': ('cpu2/learned_hash_plane',),
+    'where': {'kind': 'bucket', 'plane': 'films'},
+    'columns': (
+      ('row', 'case', ''),
+      ('sightings', 'sightings', ',d'),
+      ('films', 'titles', ''),
+    ),
+  },
+  'hash_deciles': {
+    'files': ('cpu2/learned_hash_deciles',),
+    'where': {'kind': 'mean', 'map': 'learned'},
+    'columns': (
+      ('map, tenth', 'case', ''),
+      ('seeds', 'seeds', 'd'),
+      ('seen at least', 'seen', ',d'),
+      ('examples', 'examples', ',d'),
+      ('log loss', 'logloss', '.4f'),
+      ('from `frequency`', 'logloss_diff', '+.4f'),
+      ('±', 'logloss_ci', '.4f'),
+    ),
+  },
+  'hash_drift': {
+    'files': ('cpu2/learned_hash_drift',),
+    'where': {'kind': ('mean', 'age')},
+    'columns': (
+      ('case', 'case', ''),
+      ('seeds', 'seeds', 'd'),
+      ('NE', 'ne', '.4f'),
+      ('±', 'ne_std', '.4f'),
+      ('difference', 'ne_diff', '+.4f'),
+      ('±', 'ne_ci', '.4f'),
+      ('least', 'floor', '.4f'),
+      ('renewals', 'renewals', '.0f'),
+      ('core-seconds of a map', 'map_core_s', '.2f'),
+      ('core-seconds', 'core_s', ',.0f'),
+    ),
+  },
+  'hash_steps': {
+    'files': ('cpu2/learned_hash_cost',),
+    'names': {
+      'step/rows': 'rows of 2,000 values',
+      'step/hash': '20,000 values, `hash`',
+      'step/learned': '20,000 values, `learned`',
+      'step/host': '20,000 values, unpacked by the host',
+    },
+    'columns': (
+      ('a step reads', 'name', ''),
+      ('core-ms', 'core_ms', '.1f'),
+      ('a quarter is below', 'low', '.1f'),
+      ('above', 'high', '.1f'),
+      ('times `rows`', 'times', '.2f'),
+      ('turns', 'turns', 'd'),
+    ),
+  },
+  'hash_learning': {
+    'files': ('cpu2/learned_hash_cost',),
+    'names': {
+      'learn/100000': '100,000',
+      'learn/1000000': '1,000,000',
+      'learn/10000000': '10,000,000',
+    },
+    'columns': (
+      ('ids', 'name', ''),
+      ('rows', 'rows', ',d'),
+      ('core-seconds', 'core_s', ',.1f'),
+      ('seconds', 'wall_s', ',.1f'),
+      ('most memory, GB', 'peak_gb', '.2f'),
+    ),
+  },
+}
