@@ -3,12 +3,13 @@
   python -m benchmarks.learned_hash --runs DIR --data DIR
   python -m benchmarks.learned_hash --runs DIR --data DIR --only clicks/2000
 
-clicks/2000   generated clicks, six fields of 2,000 values of eight kinds each:
+clicks/2000   generated clicks, six fields of 2,000 values of up to eight kinds:
               values of a kind are alike in everything. `floor` is the least NE
               of the test split.
 clicks/20000  the same with 20,000 values.
-rows/N        clicks/2000 with N examples for 200,000, at 10 times and with as
-              many rows as kinds (201 times): `embedding`, `learned`, `oracle`.
+rows/N        N examples of 200 values a field, all of whose kinds differ, at 10
+              times and with as many rows as kinds (21 times): `embedding` and
+              `oracle`. Up to eight epochs.
 movielens     the ratings of MovieLens 1M as examples: the last tenth of each
               user's ratings tests. DIR holds ml-1m.
 
@@ -28,7 +29,7 @@ oracle        of generated clicks: a row for each kind
 Rates, the L2 of rows and the share of rows for one value alone (of `frequency`,
 `double` and `learned`) are those that benchmarks/learned_hash_search.py has
 found by validation, with as many trials for each map, at 2, 10 and 100 times;
-5 times has those of 10, 20 of 10, 50 and 201 of 100, and rows/N those of
+5 times has those of 10, 20 and 21 of 10, 50 of 100, and rows/N those of
 clicks/2000. clicks/20000 has 2, 10 and 100 times alone. Vectors are those of a
 model 4 wide, trained on the training split.
 
@@ -70,12 +71,12 @@ METRICS = ('auc', 'ne', 'logloss')
 SEEDS = (1, 2, 3, 4, 5)
 COMPRESSIONS = (2, 5, 10, 20, 50, 100)
 SEARCHED = (2, 10, 100)  # compressions whose knobs are searched
-# Of 1,810 to 2,010 ids this leaves ten rows: one for each of the eight kinds,
-# one for unseen values, and padding.
-AS_KINDS = 201
+# Of 202 ids this leaves ten rows: one for each of the eight kinds, one for
+# unseen values, and padding.
+AS_KINDS = 21
 # Compression -> whose knobs it has.
-NEIGHBOURS = {5: 10, 20: 10, 50: 100, AS_KINDS: 100}
-ROWS = (50_000, 100_000, 200_000, 400_000, 800_000)
+NEIGHBOURS = {5: 10, 20: 10, 50: 100, AS_KINDS: 10}
+ROWS = (50_000, 100_000, 200_000, 400_000, 800_000, 1_600_000)
 SHARES = (0.0, 0.5, 0.9)
 SHARED = ('frequency', 'double', 'learned')  # with a share to choose
 LEARNED = ('embedding', 'learned')
@@ -110,10 +111,10 @@ class DataSet:
   knobs_of: str = ''
 
 
-def _generate(values: int, rows: int, **settings) -> DataSet:
-  """Generated clicks of so many values and rows."""
-  keys = {'data.clicks.values': values, 'data.clicks.rows': rows}
-  return DataSet(CONFIG, 'c.*', keys, **settings)
+def _generate(values: int, rows: int, keys=(), **settings) -> DataSet:
+  """Generated clicks of so many values and rows, with further keys."""
+  sizes = {'data.clicks.values': values, 'data.clicks.rows': rows}
+  return DataSet(CONFIG, 'c.*', sizes | dict(keys), **settings)
 
 
 DATA = {
@@ -122,8 +123,9 @@ DATA = {
   'movielens': DataSet('configs/hash_movielens.py', 'user|item', maps=MAPS),
   **{
     f'rows/{rows}': _generate(
-      2_000, rows, compressions=(10, AS_KINDS),
-      maps=(*LEARNED, 'oracle'), knobs_of='clicks/2000',
+      200, rows, {'data.clicks.terms': 30, 'train.epochs': 8},
+      compressions=(10, AS_KINDS), maps=('embedding', 'oracle'),
+      knobs_of='clicks/2000',
     )
     for rows in ROWS
   },

@@ -91,10 +91,9 @@ def draw_rows(rows: Sequence[Mapping]) -> str:
   losses = []
   for kind, times, label, color, shape in (
     ('identity', 1, 'a row for each', 'muted', 'curve'),
-    ('embedding', 10, 'embedding, 10×', 'blue', 'dashes'),
-    ('learned', 10, 'learned, 10×', 'blue', 'curve'),
-    ('embedding', AS_KINDS, 'embedding, eight rows', 'green', 'dashes'),
-    ('oracle', AS_KINDS, 'oracle, eight rows', 'orange', 'curve'),
+    ('embedding', 10, 'k-means, 10×', 'blue', 'curve'),
+    ('embedding', AS_KINDS, 'k-means, eight rows', 'green', 'curve'),
+    ('oracle', AS_KINDS, 'a row for each kind', 'orange', 'curve'),
   ):
     end = f', {times}x' if times > 1 else ''
     own = [(n, by_case.get(f'rows/{n}/{kind}{end}')) for n in ROWS]

@@ -187,10 +187,18 @@ class PlantedSignal:
     ]
 
   def find_kinds(self) -> np.ndarray:
-    """`[fields, values]` the kind of each value: those of one are alike."""
+    """`[fields, values]` the kind of each value: those of one are alike.
+
+    Traits that no term has make no difference, and so no kind.
+    """
     # A trait has two values, one on each side of the middle between them.
     middle = (self._traits.max(-1) + self._traits.min(-1)) / 2
     bits = self._traits > middle[..., None]
+    used = np.zeros(bits.shape[:2], bool)
+    for field, trait in (x for terms in self._terms for t in terms for x in t):
+      if field < self.log.fields:  # and no number
+        used[field, trait] = True
+    bits = bits & used[..., None]
     return np.einsum('ftv,t->fv', bits, 1 << np.arange(bits.shape[1]))
 
   def _draw_terms(self, rng, order: int) -> list[list[tuple[int, int]]]:
