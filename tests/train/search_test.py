@@ -156,6 +156,20 @@ def test_the_page_says_what_was_chosen(searched):
   assert 'http' not in page
 
 
+def test_a_search_on_two_devices_finds_the_same(searched, tmp_path):
+  config = make_config(**{'parallel.devices': 2})
+  search.search_models(config, tmp_path, TASK_KINDS)
+  one, two = (
+    json.loads((at / 'search.json').read_text())['candidates']
+    for at in (searched[0], tmp_path)
+  )
+  for a, b in zip(one, two, strict=True):
+    assert a['architecture'] == b['architecture']
+    for split, metrics in a['metrics'].items():
+      for key in ('auc', 'logloss'):
+        assert np.isclose(metrics[key], b['metrics'][split][key], atol=1e-4)
+
+
 def test_an_interrupted_search_ends_alike(searched, tmp_path):
   """The supernet goes on within an epoch, from a step of theta."""
   workdir, _ = searched
