@@ -11,7 +11,13 @@ rows/N        N examples of 200 values a field, all of whose kinds differ, at 10
               times and with as many rows as kinds (21 times): `embedding` and
               `oracle`. Up to eight epochs.
 movielens     the ratings of MovieLens 1M as examples: the last tenth of each
-              user's ratings tests. DIR holds ml-1m.
+              user's ratings tests.
+frappe        Frappe_x1 with rebuilt negatives; users and items share rows, the
+              other tables are whole, 10 wide. The settings of the published
+              runs with whole tables for all maps, half of the rows for one
+              value alone, three seeds.
+
+DIR of the data holds ml-1m and frappe.
 
 DLRM, 16 wide, with tables of 1/2 to 1/100 of the rows:
 
@@ -81,7 +87,6 @@ SHARES = (0.0, 0.5, 0.9)
 SHARED = ('frequency', 'double', 'learned')  # with a share to choose
 LEARNED = ('embedding', 'learned')
 MAPS = ('hash', 'permutation', 'ordered', 'frequency', 'double', 'qr', *LEARNED)
-DIM = 16
 NOTES = (
   'auc_diff, ne_diff, logloss_diff: means over seeds of differences from the '
   'hashing trick with as many rows, between runs of equal seeds; _ci half of a '
@@ -101,6 +106,10 @@ class DataSet:
     compressions: how many times fewer rows there are.
     maps: that are compared.
     knobs_of: the data set whose knobs it has; '' for its own.
+    share: of rows for one value alone, where nothing is searched.
+    folder: of its files, in that of the data; '' where it is generated.
+    dim: width of the tables.
+    seeds: how many.
   """
 
   config: str
@@ -109,6 +118,19 @@ class DataSet:
   compressions: Sequence[int] = COMPRESSIONS
   maps: Sequence[str] = (*MAPS, 'oracle')
   knobs_of: str = ''
+  share: float | None = None
+  folder: str = ''
+  dim: int = 16
+  seeds: int = len(SEEDS)
+
+  @property
+  def is_searched(self) -> bool:
+    """Whether benchmarks/learned_hash_search.py searches its knobs."""
+    return not self.knobs_of and self.share is None
+
+  def is_there(self, args: argparse.Namespace) -> bool:
+    """Whether its files are."""
+    return not self.folder or bool(args.data)
 
 
 def _generate(values: int, rows: int, keys=(), **settings) -> DataSet:
@@ -120,7 +142,9 @@ def _generate(values: int, rows: int, keys=(), **settings) -> DataSet:
 DATA = {
   'clicks/2000': _generate(2_000, 200_000),
   'clicks/20000': _generate(20_000, 1_000_000, compressions=SEARCHED),
-  'movielens': DataSet('configs/hash_movielens.py', 'user|item', maps=MAPS),
+  'movielens': DataSet(
+    'configs/hash_movielens.py', 'user|item', maps=MAPS, folder='ml-1m'
+  ),
   **{
     f'rows/{rows}': _generate(
       200, rows, {'data.clicks.terms': 30, 'train.epochs': 8},
@@ -129,6 +153,11 @@ DATA = {
     )
     for rows in ROWS
   },
+  'frappe': DataSet(
+    'configs/frappe.py:dlrm', 'user|item', compressions=(5, 20),
+    maps=('hash', 'frequency', 'learned'), share=0.5, folder='frappe', dim=10,
+    seeds=3,
+  ),
 }  # fmt: skip
 
 
@@ -146,7 +175,9 @@ def parse(name: str, doc: str, argv: list[str] | None) -> argparse.Namespace:
   """The options of the command line, of the search too."""
   parser = cli.parser(name, doc)
   parser.add_argument('--runs', required=True, help='directory of all runs')
-  parser.add_argument('--data', default='', help='directory with ml-1m')
+  parser.add_argument(
+    '--data', default='', help='directory with ml-1m and frappe'
+  )
   parser.add_argument(
     '--only', nargs='+', default=[''], metavar='NAME',
     help='cases whose names begin so, such as clicks/2000/learned',
@@ -157,13 +188,15 @@ def parse(name: str, doc: str, argv: list[str] | None) -> argparse.Namespace:
 def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
   """(name, function that measures it) of what is wanted, in their order."""
   found, knobs = [], read_knobs(args)
-  for data in DATA:
-    if data == 'movielens' and not args.data:
+  for data, known in DATA.items():
+    if not known.is_there(args):
       continue
-    for seed in SEEDS[: 1 if args.smoke else None]:
+    for seed in SEEDS[: 1 if args.smoke else known.seeds]:
       for case, times in list_cases(args, data):
         near = NEIGHBOURS.get(times, times)
-        own = knobs.get((DATA[data].knobs_of or data, case, near), {})
+        own = knobs.get((known.knobs_of or data, case, near), {})
+        if known.share is not None and case in SHARED:
+          own = {'share': known.share}
         measure = functools.partial(
           measure_run, args, data, case, times, seed, own
         )
@@ -204,10 +237,11 @@ def name_case(data: str, case: str, times: int) -> str:
 def choose_data(args: argparse.Namespace, data: str, seed: int) -> dict:
   """Keys of a data set, and of what all its runs have in common."""
   folder = pathlib.Path(args.runs).resolve() / data.replace('/', '_')
-  found = {'seed': seed, **DATA[data].keys}
-  if data == 'movielens':
+  known = DATA[data]
+  found = {'seed': seed, **known.keys}
+  if known.folder:
     # The rows are the same for all seeds, and so is what is prepared.
-    found['data.path'] = str(pathlib.Path(args.data).resolve() / 'ml-1m')
+    found['data.path'] = str(pathlib.Path(args.data).resolve() / known.folder)
     return found | {'data.cache': str(folder / 'data')}
   if args.smoke:
     found |= {'data.clicks.rows': 4_000, 'data.clicks.values': 100}
@@ -238,8 +272,8 @@ def measure_run(
     'share': knobs.get('share', 0.0),
   } | {key: metrics['test'][key] for key in METRICS}  # fmt: skip
   sizes = find_sizes(folder / 'sizes', DATA[data].tables)
-  row |= count_bytes(sizes, times, case)
-  if data != 'movielens':
+  row |= count_bytes(sizes, times, case, DATA[data].dim)
+  if not DATA[data].folder:
     log = make_log(options, args)
     row['floor'] = learned_hash_kinds.find_floor(log)
     if case in LEARNED:
@@ -390,7 +424,9 @@ def train_small(args, config, folder, options) -> pathlib.Path:
   return workdir
 
 
-def count_bytes(sizes: Mapping[str, int], times: int, case: str) -> dict:
+def count_bytes(
+  sizes: Mapping[str, int], times: int, case: str, dim: int = 16
+) -> dict:
   """Bytes of the tables that share rows, and of their maps.
 
   >>> count_bytes({'user': 1001}, 10, 'learned')['bytes']
@@ -400,13 +436,14 @@ def count_bytes(sizes: Mapping[str, int], times: int, case: str) -> dict:
     sizes: table -> rows of a table with one for each value.
     times: how many times fewer rows there are.
     case: which map.
+    dim: width of the tables.
   """
   with_map = case in (*LEARNED, 'oracle')
-  whole = sum(4 * DIM * ids for ids in sizes.values())
+  whole = sum(4 * dim * ids for ids in sizes.values())
   found = 0
   for ids in sizes.values():
     rows = count_rows(ids, times)
-    found += 4 * DIM * (ids if case == 'identity' else rows)
+    found += 4 * dim * (ids if case == 'identity' else rows)
     found += 4 * count_words(ids, rows) if with_map else 0
   return {'bytes': found, 'times': whole / found}
 

@@ -63,7 +63,7 @@ def list_searches(args: argparse.Namespace) -> list[tuple[str, str, int]]:
   """(data set, map, compression) of all searches that are wanted."""
   found = []
   for data, known in DATA.items():
-    if known.knobs_of or data == 'movielens' and not args.data:
+    if not known.is_searched or not known.is_there(args):
       continue
     cases = [(m, c) for c in SEARCHED for m in known.maps]
     if args.smoke:

@@ -30,6 +30,7 @@ HASH = {
   'hash_clicks': _list_cases('clicks/2000'),
   'hash_many': _list_cases('clicks/20000'),
   'hash_films': _list_cases('movielens'),
+  'hash_frappe': _list_cases('frappe'),
   'hash_rows': {
     'files': ('cpu2/learned_hash',),
     'where': {
