@@ -17,20 +17,24 @@ _LOSSES = (
 )
 
 
-def _list_cases(data: str) -> dict:
-  """A table of the means of a data set."""
+def _list_cases(data: str, *compressions: int) -> dict:
+  """A table of the means of a data set, with a row for each value beside."""
   return {
     'files': ('cpu2/learned_hash',),
-    'where': {'kind': 'mean', 'data': data},
+    'where': {
+      'kind': 'mean',
+      'data': data,
+      'compression': (1, *compressions),
+    },
     'columns': (('data, map', 'case', ''), *_LOSSES),
   }
 
 
 HASH = {
-  'hash_clicks': _list_cases('clicks/2000'),
-  'hash_many': _list_cases('clicks/20000'),
-  'hash_films': _list_cases('movielens'),
-  'hash_frappe': _list_cases('frappe'),
+  'hash_clicks': _list_cases('clicks/2000', 10, 100),
+  'hash_many': _list_cases('clicks/20000', 2, 10, 100),
+  'hash_films': _list_cases('movielens', 2, 10, 100),
+  'hash_frappe': _list_cases('frappe', 5, 20),
   'hash_rows': {
     'files': ('cpu2/learned_hash',),
     'where': {
