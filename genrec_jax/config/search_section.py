@@ -55,9 +55,8 @@ def search(**fields) -> ConfigDict:
       # genrec_jax.search.latency` makes; '' is none.
       latency_table='',
       # How fast multipliers of budgets rise: their change in a step is this
-      # times the rate of the choices times the share by which a budget is
-      # exceeded.
-      budget_rate=1.0,
+      # times the share by which a budget is exceeded.
+      budget_rate=0.1,
       # Epochs of choosing in which budgets fall from the cost of the mean model
       # to what is asked.
       budget_epochs=3.0,

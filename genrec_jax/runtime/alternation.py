@@ -12,25 +12,25 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from genrec_jax.config import ConfigError
 from genrec_jax.parallel import rules
 from genrec_jax.runtime.parameter_groups import label_of
-
-GROUP = 0  # of `optimizer.groups`, that of the parameters of their own
 
 
 class Alternation(Protocol):
   """Whose steps are whose.
 
   Attributes:
-    pattern: regex of the paths of the parameters that have steps of their own;
-      the first pattern of `optimizer.groups`.
+    pattern: regex of the paths of the parameters that have steps of their own.
+    groups: how many of `optimizer.groups`, the first ones, are theirs.
     outer_factor: of their gradient in all other steps, 0 to let them stand
       still.
   """
 
   pattern: str
+  groups: int
   outer_factor: float
 
   def is_inner(self, step: jax.Array) -> jax.Array:
@@ -43,6 +43,7 @@ class Moves:
   def __init__(self, alternation: Alternation, inner: bool):
     self._pattern = re.compile(alternation.pattern)
     self._inner, self._factor = inner, alternation.outer_factor
+    self._own = {label_of(number) for number in range(alternation.groups)}
 
   def _scale(self, path) -> float:
     """The factor of the gradient of a parameter."""
@@ -67,6 +68,12 @@ class Moves:
       lambda path, old, new: new if self._scale(path) else old, before, after
     )
 
+  def keep_averages(self, before, after):
+    """The running averages behind the step."""
+    if not before:
+      return after
+    return self.keep_params({'params': before}, {'params': after})['params']
+
   def keep_rows(self, state, pushed):
     """What a push of rows has come to, see `lookup.PushResult`."""
     if not self._inner:
@@ -79,25 +86,36 @@ class Moves:
     )
 
   def keep_optimizer(self, before, after):
-    """The state of the optimizer behind the step."""
+    """The state of the optimizer behind the step.
+
+    Schedules go on in all steps, since they fall over the whole training, as
+    those of rows do.
+    """
     if not hasattr(before, 'inner_states'):
       raise ConfigError(
         'the parameters that have steps of their own need settings of their '
         'own: the first of optimizer.groups'
       )
-    own = label_of(GROUP)
-    moves = {
-      label: self._inner or bool(self._factor)
-      if label == own
-      else not self._inner
-      for label in before.inner_states
-    }
-    return before._replace(
-      inner_states={
-        label: (after if moves[label] else before).inner_states[label]
-        for label in before.inner_states
-      }
-    )
+    found = {}
+    for label, old in before.inner_states.items():
+      new, own = after.inner_states[label], label in self._own
+      moves = self._inner == own or (own and bool(self._factor))
+      found[label] = new if moves else _go_on(old, new)
+    return before._replace(inner_states=found)
+
+
+def _go_on(before, after):
+  """A state that stands still, but for the time of its schedules."""
+
+  def is_time(x) -> bool:
+    return isinstance(x, optax.ScaleByScheduleState)
+
+  return jax.tree.map(
+    lambda old, new: new if is_time(old) else old,
+    before,
+    after,
+    is_leaf=is_time,
+  )
 
 
 def choose_learn(task, learn: Callable) -> Callable:

@@ -262,6 +262,8 @@ def make_step(
       averaged = state_lib.average_params(
         averaged, trained['params'], average, state.step
       )
+      if moves:
+        averaged = moves.keep_averages(state.averaged, averaged)
     norm = jnp.sqrt(pushed.square + jnp.square(norm))
     measured |= {
       'grad_norm': (norm, jnp.float32(1)),

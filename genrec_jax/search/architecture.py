@@ -143,6 +143,10 @@ class ArchitectureSpace(abc.ABC):
     """Each net, once."""
 
   @abc.abstractmethod
+  def count_nets(self) -> int:
+    """How many `list_nets` lists."""
+
+  @abc.abstractmethod
   def to_keys(self, architecture: Architecture) -> dict[str, object]:
     """Keys of a config that make its model an architecture, tables aside."""
 
@@ -291,7 +295,7 @@ class ArchitectureSpace(abc.ABC):
   def count_architectures(self) -> int:
     """How many there are."""
     sizes = [len(choice.options) for choice in self.table_choices]
-    return math.prod(sizes) * len(self.list_nets())
+    return math.prod(sizes) * self.count_nets()
 
   def list_architectures(self) -> Iterator[Architecture]:
     """Each of them, once."""

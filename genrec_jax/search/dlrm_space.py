@@ -118,6 +118,10 @@ class DlrmSpace(ArchitectureSpace):
       for top in self.top.list_mlps()
     ]
 
+  def count_nets(self) -> int:
+    bottom = 1 if self.bottom is None else self.bottom.count_mlps()
+    return bottom * self.top.count_mlps()
+
   def to_keys(self, architecture: Architecture) -> dict[str, object]:
     dims = {
       f.name: architecture.dims[f.source]

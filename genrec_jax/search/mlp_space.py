@@ -10,7 +10,7 @@ reads. So a path from the end to the input is an MLP.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from genrec_jax.search.choices import SKIP, Choice, Weights, read_weights
 
@@ -208,18 +208,74 @@ class MlpSpace:
       for hidden, options in walk(self.layers, size):
         yield hidden, {**options, self.last.name: size}
 
+  def count_mlps(self) -> int:
+    """How many `list_mlps` lists, without listing them.
+
+    >>> MlpSpace('top', ((2, 3),) * 5, 1).count_mlps()
+    62
+    """
+    if not self.widths:
+      return 1
+    # (layers at which an MLP may be, its last width) -> how many there are.
+    places = {
+      (self._stay({1}, size), size): 1 for size in dict.fromkeys(self.widths[0])
+    }
+    found = 0
+    while places:
+      above: dict[tuple[frozenset[int], int], int] = {}
+      for (at, _), count in places.items():
+        found += count if self.layers in at else 0
+        for size in dict.fromkeys(itertools.chain(*self.widths)):
+          up = {
+            layer + 1
+            for layer in at
+            if layer < self.layers and size in self.widths[layer]
+          }
+          if up:
+            key = self._stay(up, size), size
+            above[key] = above.get(key, 0) + count
+      places = above
+    return found
+
+  def _stay(self, layers: Iterable[int], size: int) -> frozenset[int]:
+    """These layers, and those above them that may be left out."""
+    found = set()
+    for layer in layers:
+      found.add(layer)
+      while self.skips and layer < self.layers and size in self.widths[layer]:
+        layer += 1
+        found.add(layer)
+    return frozenset(found)
+
   def find_extremes(self, width: int) -> tuple[tuple[int, ...], ...]:
     """The MLPs with the fewest and with the most weights.
 
     Args:
       width: of the input.
     """
+    return self._find_extreme(width, min), self._find_extreme(width, max)
 
-    def measure(hidden):
-      return sum_products((width, *hidden, self.outputs)), hidden
-
-    mlps = self.list_mlps()
-    return min(mlps, key=measure), max(mlps, key=measure)
+  def _find_extreme(self, width: int, pick: Callable) -> tuple[int, ...]:
+    if not self.widths:
+      return ()
+    # Last width -> (weights up to it, hidden widths), layer by layer.
+    best = {size: (width * size, (size,)) for size in self.widths[0]}
+    for layer in range(2, self.layers + 1):
+      above = {}
+      for size in self.widths[layer - 1]:
+        ways = [
+          (weights + below * size, (*hidden, size))
+          for below, (weights, hidden) in best.items()
+        ]
+        if self.skips and size in best:
+          ways.append(best[size])
+        above[size] = pick(ways)
+      best = above
+    ends = [
+      (weights + size * self.outputs, hidden)
+      for size, (weights, hidden) in best.items()
+    ]
+    return pick(ends)[1]
 
 
 def sum_products(sizes: Sequence[int]) -> int:

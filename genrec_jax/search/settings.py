@@ -19,6 +19,8 @@ from genrec_jax.search.table_space import TableSpace
 from genrec_jax.search.wukong_space import WukongSpace
 
 SPACES = ('mlp', 'emb_dim', 'emb_rows', 'wukong')
+# What begins the names of choices, beside those.
+_TAKEN = ('dim', 'rows', 'top', 'bottom', 'multiplier')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +111,17 @@ def build_space(
     raise ValueError(
       f'search.spaces holds {unknown[0]!r}, must be among '
       f'{", ".join(sorted(known))}'
+    )
+  if taken := sorted({*SPACES, *_TAKEN} & {*(extra or {})}):
+    raise ValueError(
+      f'a space from outside is called {taken[0]!r}, as something of the '
+      'library is: give it another name'
+    )
+  if 'emb_rows' in spaces and 1.0 not in settings.row_shares:
+    raise ValueError(
+      f'search.row_shares={tuple(settings.row_shares)} lacks 1.0, a row for '
+      'each id; a table that shall have fewer in any case has them by '
+      'config.tables (id_map, rows) and not by a search'
     )
   outside = {n: x for n, x in (extra or {}).items() if n in spaces}
   tabled = fields.table_features(features)

@@ -8,13 +8,15 @@ steps of theta, on other examples, the cost is added (`search.cost_loss`):
     budget       CE + sum over budgets of mu max(E[cost] / budget - 1, 0)
 
 where the cost of an example is that of its drawn weights, E[cost] that of
-softmax(theta), and mu >= 0 rises while a budget is exceeded. In the first
+softmax(theta), and mu >= 0 rises while a budget is exceeded, by
+`search.budget_rate` (E[cost] / budget - 1) in a step. In the first
 `search.budget_epochs` of theta a budget falls from the cost of the mean model
 to what is asked: asked at once, it decides before the examples have.
 """
 
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping
 
 import jax
@@ -28,13 +30,14 @@ from genrec_jax.search.choices import measure_entropy
 from genrec_jax.search.phases import Phases
 from genrec_jax.search.settings import SearchSettings, build_space
 from genrec_jax.search.super_wukong import SuperWukong
-from genrec_jax.search.supernet import SuperDLRM
+from genrec_jax.search.supernet import MULTIPLIER, SuperDLRM
 from genrec_jax.search.table_space import TableSpace
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.ranking import Ranking
 
 SUPERNETS = {'dlrm': SuperDLRM, 'wukong': SuperWukong}
 THETA = 'params/choices/.*'  # paths of the parameters with steps of their own
+MULTIPLIERS = f'params/choices/{re.escape(MULTIPLIER)}.*'
 _PART = '@'  # between a table and its number of rows
 
 
@@ -43,6 +46,7 @@ class Turns:
   """Whose steps are whose, see `runtime.alternation`."""
 
   phases: Phases
+  groups: int
   outer_factor: float = 0.0
   pattern: str = THETA
 
@@ -92,7 +96,8 @@ class SuperRanking(Ranking):
         "steps of its own size: set search.optimizer='sgd'"
       )
     factor = rate / search.learning_rate if search.shared_optimizer else 0.0
-    self.alternation = Turns(phases, factor)
+    # With budgets, multipliers are a group beside theta.
+    self.alternation = Turns(phases, 1 + bool(self._budgets), factor)
     super().__init__(*args, **options)
     if not self._tabled:
       raise ValueError('a search needs features with a table; there are none')
@@ -100,7 +105,20 @@ class SuperRanking(Ranking):
       self.name_in_config(name): np.dtype(spec.dtype).itemsize
       for name, spec in self._tables.items()
     }
-    self._space = dataclasses.replace(self.space, row_bytes=row_bytes)
+    # A table may have fewer rows than ids, by its settings.
+    rows = {
+      name: spec.rows
+      for name, spec in self._tables.items()
+      if self.name_in_config(name) == name
+    }
+    self._space = dataclasses.replace(
+      self.space,
+      row_bytes=row_bytes,
+      rows={
+        table: sizes if len(sizes) > 1 else (rows.get(table, sizes[0]),)
+        for table, sizes in self.space.rows.items()
+      },
+    )
     search.check_budgets(self.space)
     measured = ['loss', 'loss/labels', 'search/temperature']
     measured += [f'search/{cost}' for cost in self.space.costs]
@@ -235,7 +253,11 @@ class SuperRanking(Ranking):
     weight = jnp.sum(batch.weights)
     drawn = self.measure_costs(weights)
     expected = self.measure_costs(gumbel.expect_weights(theta))
-    total = self._add_cost(labels, weight, drawn, expected, model, step)
+    total = jnp.where(
+      self._phases.is_choosing(step),
+      self._add_cost(labels, weight, drawn, expected, model, step),
+      labels,
+    )
 
     def say(value):
       return value * weight, weight
@@ -252,11 +274,8 @@ class SuperRanking(Ranking):
       entropy = measure_entropy(jax.nn.softmax(logits))
       measured[f'entropy/{name}'] = say(entropy)
     for cost, multiplier in model.read_multipliers().items():
-      measured[f'multiplier/{cost}'] = say(self._find_multiplier(multiplier))
+      measured[f'multiplier/{cost}'] = say(jax.nn.relu(multiplier))
     return measured
-
-  def _find_multiplier(self, own: jax.Array) -> jax.Array:
-    return jax.nn.relu(own) * self.search.budget_rate
 
   @functools.cached_property
   def _first_costs(self) -> dict[str, float]:
@@ -298,7 +317,7 @@ class SuperRanking(Ranking):
         rise = held(jnp.where(stays, 0.0, over))
         # Within the budget nothing pushes: what a multiplier that has to fall
         # first would take in the meantime does not come back.
-        push = held(self._find_multiplier(own)) * jax.nn.relu(over)
+        push = held(jax.nn.relu(own)) * jax.nn.relu(over)
         total += weight * (push - own * rise)
       return total
     logs = jnp.log(drawn[search.cost])

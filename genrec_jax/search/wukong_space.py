@@ -14,6 +14,7 @@ table over all five, which weights sum up one after the other.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 
 import jax
@@ -164,6 +165,9 @@ class WukongSpace(ArchitectureSpace):
 
   def list_nets(self) -> list[dict]:
     return list(list_products({name: self.sizes[name] for name in SIZES}))
+
+  def count_nets(self) -> int:
+    return math.prod(len(self.sizes[name]) for name in SIZES)
 
   def to_keys(self, architecture: Architecture) -> dict[str, object]:
     net = dict(architecture.net)

@@ -32,7 +32,7 @@ from genrec_jax.report.metric_writers import read_jsonl
 from genrec_jax.search import gumbel
 from genrec_jax.search.architecture import Architecture, ArchitectureSpace
 from genrec_jax.search.settings import SearchSettings
-from genrec_jax.search.super_ranking import THETA, SuperRanking
+from genrec_jax.search.super_ranking import MULTIPLIERS, THETA, SuperRanking
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.train import experiment, series
 from genrec_jax.train.ranking_data import RankingData
@@ -141,15 +141,21 @@ def make_supernet_config(config):
   Args:
     config: of the experiment.
   """
-  changed = config.copy_and_resolve_references()
+  _check_epochs(config)
+  changed, search = config.copy_and_resolve_references(), config.search
   own = {
-    'name': config.search.optimizer,
-    'learning_rate': config.search.learning_rate,
+    'name': search.optimizer,
+    'learning_rate': search.learning_rate,
     'weight_decay': 0.0,
   }
+  groups = [(THETA, own)]
+  if search.cost_loss == 'budget':
+    rise = {'name': 'sgd', 'learning_rate': search.budget_rate}
+    rise |= {'weight_decay': 0.0, 'schedule': 'constant', 'warmup_steps': 0}
+    groups.insert(0, (MULTIPLIERS, rise))  # the first match counts
   with changed.unlocked():
     changed.search.supernet = True
-    changed.optimizer.groups = ((THETA, own), *config.optimizer.groups)
+    changed.optimizer.groups = (*groups, *config.optimizer.groups)
     changed.train.epochs = config.search.epochs or config.train.epochs
     changed.train.batch_size = (
       config.search.batch_size or config.train.batch_size
@@ -160,6 +166,30 @@ def make_supernet_config(config):
     # A model that was found starts afresh.
     changed.train.init_from = ''
   return changed.lock()
+
+
+def _check_epochs(config) -> None:
+  """Refuses a search that would end before it has searched."""
+  search = config.search
+  if 0 < search.proposals < search.samples:
+    raise config_lib.ConfigError(
+      f'search.proposals={search.proposals} are fewer than '
+      f'search.samples={search.samples}, which are trained of them'
+    )
+  epochs = search.epochs or config.train.epochs
+  if config.train.steps:  # which end it, whatever epochs there are
+    return
+  if search.warmup_epochs >= epochs:
+    raise config_lib.ConfigError(
+      f'search.warmup_epochs={search.warmup_epochs} leave none of the '
+      f'{epochs} epochs of the supernet to choose in: raise search.epochs'
+    )
+  left = epochs - search.warmup_epochs
+  if search.cost_loss == 'budget' and search.budget_epochs > left:
+    raise config_lib.ConfigError(
+      f'search.budget_epochs={search.budget_epochs:g}: the budgets would '
+      f'never be asked for, since the supernet chooses in {left} epochs'
+    )
 
 
 def read_choices(
@@ -248,11 +278,21 @@ def draw_architectures(
       f'none of {_MOST_DRAWS:,} draws is within the budgets '
       f'({_say_budgets(settings)}); the smallest model has '
       + ', '.join(f'{least[name]:,} {name}' for name in settings.budgets)
-      + ". Raise search.cost_weight, or take search.cost_loss='budget'"
+      + f'. {_advise(settings)}'
     )
   if too_dear:
     LOG.info('%d architectures that were drawn exceed a budget', too_dear)
   return found
+
+
+def _advise(settings: SearchSettings) -> str:
+  """What brings choices within the budgets."""
+  if settings.cost_loss == 'budget':
+    return (
+      'Raise search.budget_rate, search.epochs or search.learning_rate: the '
+      'choices have not come down to the budgets'
+    )
+  return "Raise search.cost_weight, or take search.cost_loss='budget'"
 
 
 def _say_budgets(settings: SearchSettings) -> str:
@@ -297,7 +337,7 @@ def make_found_config(
   rows = {
     table: {'id_map': 'hash', 'rows': size}
     for table, size in architecture.rows.items()
-    if size != max(space.rows[table])
+    if size != max(space.rows[table])  # a row for each id
   }
   for name, own in architecture.extra.items():
     for table, option in own.items():

@@ -49,6 +49,7 @@ def test_mlps_are_named_and_found_again(widths):
   weights = spaces.draw_weights(space.choices)
   known = {hidden for _, hidden in spaces.list_mlps(space, weights)}
   assert set(space.list_mlps()) == known
+  assert space.count_mlps() == len(known)
   for hidden in known:
     assert space.choose_hidden(space.describe_hidden(hidden)) == hidden
   least, most = space.find_extremes(WIDTH)

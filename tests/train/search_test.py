@@ -86,6 +86,8 @@ def test_what_moves_in_which_steps(tmp_path):
     inner = bool(phases.is_choosing(number))
     turns[inner] += 1
     moved = list_moved(before, after)
+    # Schedules go on in all steps.
+    moved = [n for n in moved if not n.endswith('/count') or 'adam' in n]
     of_theta = [n for n in moved if 'choices/' in n or 'group_0' in n]
     rest = [n for n in moved if n not in of_theta and n != 'step']
     if inner:
@@ -195,7 +197,10 @@ def test_an_interrupted_search_ends_alike(searched, tmp_path):
 
 
 def test_budgets_hold(tmp_path):
-  changes = {'search.cost_loss': 'budget', 'search.max_flops': 150.0}
+  changes = {
+    'search.cost_loss': 'budget', 'search.max_flops': 150.0,
+    'search.budget_epochs': 1.0,
+  }  # fmt: skip
   _, experiment = build(make_config(**changes), tmp_path)
   task = experiment.task
   weights = {
@@ -216,6 +221,7 @@ def test_a_budget_falls_to_what_is_asked(tmp_path):
   changes = {
     'search.cost_loss': 'budget', 'search.max_flops': 150.0,
     'search.budget_epochs': 2.0, 'search.warmup_epochs': 1,
+    'search.epochs': 5,
   }  # fmt: skip
   _, experiment = build(make_config(**changes), tmp_path)
   task, phases = experiment.task, experiment.data.supernet.phases
@@ -307,9 +313,103 @@ def test_the_best_proposals_are_trained(searched):
   assert len(search.list_candidates(make_config(), task, found)) == 2
 
 
+@pytest.mark.parametrize('cost_loss', ['linear', 'exponential', 'budget'])
+def test_weights_do_not_know_the_cost(cost_loss, tmp_path):
+  """Their steps are those of a search without one."""
+  found = []
+  for kind in (cost_loss, 'none'):
+    changes = {
+      'search.cost_loss': kind, 'search.cost_weight': 1e4,
+      'search.max_flops': 150.0, 'optimizer.name': 'sgd',
+      'optimizer.learning_rate': 1.0, 'search.budget_epochs': 0.0,
+    }  # fmt: skip
+    config, experiment = build(make_config(**changes), tmp_path / kind)
+    step, state = experiment.runtime.step(), experiment.runtime.fresh_state()
+    batches = iter(experiment.train_batches(config))
+    choosing = experiment.data.supernet.phases.weight_steps
+    for _ in range(choosing):
+      state, _ = step(state, next(batches))
+    weights = jax.device_get(state.params)
+    weights.pop('choices')
+    state, _ = step(state, next(batches))
+    found.append((weights, jax.device_get(state.params)['choices']))
+  (costly, theta), (plain, free) = found
+  jax.tree.map(np.testing.assert_array_equal, costly, plain)
+  if cost_loss == 'budget':  # which pushes from the next step on
+    assert theta['multiplier.flops'] > 0
+  else:
+    assert any(not np.allclose(theta[name], free[name]) for name in free)
+
+
+def test_a_multiplier_rises_by_what_is_exceeded(tmp_path):
+  changes = {
+    'search.cost_loss': 'budget', 'search.max_flops': 150.0,
+    'search.budget_epochs': 0.0, 'search.warmup_epochs': 0,
+    'search.budget_rate': 0.25,
+  }  # fmt: skip
+  config, experiment = build(make_config(**changes), tmp_path)
+  phases = experiment.data.supernet.phases
+  step, state = experiment.runtime.step(), experiment.runtime.fresh_state()
+  task, batches = experiment.task, iter(experiment.train_batches(config))
+  for number in range(STEPS):
+    theta = task.merge_model(state.params).read_theta()
+    expected = task.measure_costs(search.gumbel.expect_weights(theta))['flops']
+    before = float(state.params['choices']['multiplier.flops'])
+    state, _ = step(state, next(batches))
+    after = float(state.params['choices']['multiplier.flops'])
+    over = float(expected) / 150 - 1 if phases.is_choosing(number) else 0.0
+    assert after - before == pytest.approx(0.25 * over, rel=1e-4, abs=1e-7)
+  assert after > 0.1
+
+
+def test_averages_stand_still_with_their_weights(tmp_path):
+  changes = {'optimizer.average': 0.9, 'search.warmup_epochs': 0}
+  config, experiment = build(make_config(**changes), tmp_path)
+  step, state = experiment.runtime.step(), experiment.runtime.fresh_state()
+  batches = iter(experiment.train_batches(config))
+  for number in range(STEPS):
+    before = jax.device_get(flatten_state(state))
+    state, _ = step(state, next(batches))
+    moved = list_moved(before, jax.device_get(flatten_state(state)))
+    inner = bool(experiment.data.supernet.phases.is_choosing(number))
+    own = [n for n in moved if n.startswith('averaged/')]
+    assert own and all(('choices/' in name) == inner for name in own)
+
+
+def test_costs_are_of_the_rows_that_a_table_has(tmp_path):
+  tables = "(('c0', {'id_map': 'hash', 'rows': 9}), ('.*', {}))"
+  changes = {'search.spaces': ('mlp', 'emb_dim'), 'tables': tables}
+  _, experiment = build(make_config(**changes), tmp_path)
+  space = experiment.task.space
+  assert space.rows['c0'] == (9,) and space.rows['c1'][0] > 9
+  smallest = space.find_extremes()[0]
+  config = search.make_found_config(make_config(**changes), space, smallest)
+  own = experiment_lib.build_experiment(
+    config, tmp_path / 'own', TASK_KINDS, lambda *_: None
+  )
+  state = own.runtime.fresh_state()
+  count = sum(x.size for x in jax.tree.leaves((state.params, state.tables)))
+  assert space.measure_architecture(smallest)['parameters'] == count
+
+
 @pytest.mark.parametrize(
   ('changes', 'words'),
   [
+    ({'search.warmup_epochs': 2}, 'none of the 2 epochs'),
+    ({'search.cost_loss': 'budget', 'search.max_flops': 150.0,
+      'search.budget_epochs': 3.0}, 'would never be asked for'),
+    ({'search.proposals': 1}, 'fewer than search.samples=2'),
+  ],
+)  # fmt: skip
+def test_a_search_that_would_not_search_is_refused(changes, words):
+  with pytest.raises(config_lib.ConfigError, match=words):
+    search.make_supernet_config(make_config(**changes))
+
+
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    ({'search.row_shares': (0.5, 0.2)}, 'lacks 1.0'),
     ({'search.share': 0.001}, 'leaves .* examples for weights'),
     ({'search.shared_optimizer': True}, "set search.optimizer='sgd'"),
     ({'search.max_flops': 1e9}, 'largest model of the space has'),
