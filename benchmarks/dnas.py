@@ -29,8 +29,15 @@ per batch     all examples of a batch draw alike.
 hard          an example takes one option of each choice.
 skips dropped the cost leaves out what flows through skips.
 sgd           SGD for weights and choices, each its own.
-sgd, shared   the optimizer of the weights moves the choices, too.
+sgd, shared   the optimizer of the weights moves the choices, too, at 500 times
+              their rate.
 
+planted/known/BUDGET  what is known without a search. `regret` and `on_front`
+                  of a model by chance; `regret_all` of the best of all, trained
+                  once; `curse` of the best by three seeds, judged by the other
+                  two: the best of noisy means is partly luck. `spearman_size`
+                  of the rule that larger is better, `spearman_halves` of two
+                  seeds with the other three.
 planted/random/BUDGET  as many models by chance as cost what the search has
                   cost; the one that validates best. `on_front` is a share.
 
@@ -46,13 +53,16 @@ frappe/hand-made  the DLRM of configs/frappe.py, five seeds.
 frappe/search/SHARE  `dnas_frappe` with no more operations and bytes than the
                   hand-made model (`full`), or a quarter of both: three
                   supernets, and the model that each has chosen by validation.
-frappe/found/SHARE  these models, each from scratch with three seeds.
-frappe/chosen/SHARE  that of the search that validated best, with five seeds;
-                  `auc_diff` from the hand-made model of the same seed, `auc_ci`
-                  half of its 95 % interval.
-frappe/random/N   models drawn from all that keep the budget, one seed each.
-frappe/random search/SHARE  as many of them as cost what a search costs;
-                  validation chooses. Means over draws of so many.
+frappe/found/SHARE  these models, each from scratch with three other seeds.
+frappe/chosen/SHARE  that of the search that validated best, with five other
+                  seeds; `auc_diff` from the hand-made model of the same seed,
+                  `auc_ci` half of its 95 % interval.
+frappe/random/N   models drawn from those that keep the budgets and take half of
+                  one at least, one seed each.
+frappe/random search/N  as many of them as cost what one search costs, beside
+                  `found`, and three, beside `chosen`; validation chooses, and
+                  the figure is of the very run that was chosen. Means over
+                  draws of so many.
 frappe/scaled/N   the hand-made model with narrower layers and tables, one seed.
 frappe/ranking    `spearman`: of the supernet's loss and the validation loss of
                   the 30 random models trained alone; one seed of those.
@@ -72,7 +82,8 @@ from benchmarks import cli, dnas_frappe, dnas_planted, dnas_rows, runs
 
 COLUMNS = (
   'case', 'seeds', 'models', 'trained', 'flops', 'bytes', 'auc', 'auc_std',
-  'auc_diff', 'auc_ci', 'logloss', 'ne', 'ne_std', 'telling_rows',
+  'auc_diff', 'auc_ci', 'regret_all', 'curse', 'spearman_size',
+  'spearman_halves', 'regret_ci', 'logloss', 'ne', 'ne_std', 'telling_rows',
   'silent_rows', 'supernet_x', 'valid_auc', 'floor', 'excess',
   'excess_alone', 'excess_std', 'regret', 'regret_likeliest', 'regret_std',
   'noise', 'on_front', 'place', 'silent_wide', 'telling_wide', 'widest',
@@ -140,10 +151,18 @@ def _average_group(of: str, rows: Sequence[Mapping]) -> dict:
     if f'{key}_diff' in rows[0]:
       own = [row[f'{key}_diff'] for row in rows]
       found[f'{key}_diff'] = float(np.mean(own))
-      if len(own) > 1:
-        wide = stats.t.ppf(0.975, len(own) - 1) * stats.sem(own)
-        found[f'{key}_ci'] = float(wide)
+      found |= _find_interval(f'{key}_ci', own)
+  if 'regret' in rows[0]:
+    found |= _find_interval('regret_ci', [row['regret'] for row in rows])
   return found
+
+
+def _find_interval(key: str, values: Sequence[float]) -> dict[str, float]:
+  """Half of a 95 % interval of a mean; {} of one value."""
+  if len(values) < 2:
+    return {}
+  wide = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+  return {key: float(wide)}
 
 
 if __name__ == '__main__':

@@ -20,7 +20,9 @@ from genrec_jax.train.supernet_scores import score_architectures
 CONFIG = 'configs/dnas_frappe.py'
 # Share of the operations and bytes of the hand-made model -> its config.
 SHARES = {'full': CONFIG, 'quarter': f'{CONFIG}:quarter'}
-SEEDS, MORE_SEEDS = (1, 2, 3), (1, 2, 3, 4, 5)
+SEEDS = (1, 2, 3)  # of searches
+# Of trainings from scratch: none is the seed by which a model was chosen.
+FRESH, MORE = (11, 12, 13), (11, 12, 13, 14, 15)
 RANDOM = 30
 # Factor of the widths of the top MLP and of tables, of scaled models.
 SCALES = (
@@ -43,23 +45,23 @@ def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
   def add(name: str, measure: Callable, *more) -> None:
     found.append((f'frappe/{name}', functools.partial(measure, args, *more)))
 
-  for seed in MORE_SEEDS:
+  for seed in MORE:
     add(f'hand-made/seed{seed}', train_handmade, seed)
   for share in SHARES:
     for seed in SEEDS:
       add(f'search/{share}/seed{seed}', search, share, seed)
     for seed in SEEDS:
-      for again in SEEDS:
+      for again in FRESH:
         name = f'found/{share}/supernet{seed}/seed{again}'
         add(name, train_found, share, seed, again)
-    for again in MORE_SEEDS:
+    for again in MORE:
       add(f'chosen/{share}/seed{again}', train_chosen, share, again)
   for number in range(RANDOM):
     add(f'random/{number}', train_random, number)
   for number in range(len(SCALES)):
     add(f'scaled/{number}', train_scaled, number)
-  for share in SHARES:
-    add(f'random search/{share}', search_randomly, share)
+  for count in (1, len(SEEDS)):
+    add(f'random search/{count}', search_randomly, count)
   for seed in SEEDS:
     add(f'ranking/seed{seed}', rank_models, seed)
   return found
@@ -118,15 +120,9 @@ def train_chosen(args: argparse.Namespace, share: str, seed: int) -> dict:
 
 
 def train_random(args: argparse.Namespace, number: int) -> dict:
-  """A model that was drawn from all that keep the budgets."""
+  """A model by chance, of those that take half of a budget at least."""
   config, _, task = _load_supernet(args, 'full')
-  uniform = {
-    choice.name: np.full(len(choice.options), 1 / len(choice.options))
-    for choice in task.space.choices
-  }
-  drawn = search_lib.draw_architectures(
-    task.space, task.search, uniform, RANDOM, 0
-  )
+  drawn = draw_models(task.space, task.search, RANDOM)
   own = search_lib.make_found_config(config, task.space, drawn[number])
   folder = _root(args) / 'random'
   folder.mkdir(parents=True, exist_ok=True)
@@ -141,6 +137,28 @@ def train_random(args: argparse.Namespace, number: int) -> dict:
   }  # fmt: skip
 
 
+def draw_models(space, settings, count: int) -> list[Architecture]:
+  """Different models that keep all budgets, and take half of one.
+
+  Args:
+    space: of a search.
+    settings: of the search.
+    count: how many.
+  """
+  rng, found = np.random.default_rng(0), {}
+  uniform = {
+    choice.name: np.full(len(choice.options), 1 / len(choice.options))
+    for choice in space.choices
+  }
+  while len(found) < count:
+    model = space.choose(space.draw_options(uniform, rng))
+    costs = space.measure_architecture(model)
+    large = any(2 * costs[n] >= most for n, most in settings.budgets.items())
+    if settings.is_within(costs) and (large or not settings.budgets):
+      found[model.name] = model
+  return list(found.values())
+
+
 def train_scaled(args: argparse.Namespace, number: int) -> dict:
   """The hand-made model with narrower layers and tables."""
   top, dim = SCALES[number]
@@ -153,32 +171,23 @@ def train_scaled(args: argparse.Namespace, number: int) -> dict:
   sizes = (10 * options['model.dim'], *options['model.top'], 1)
   flops = 2 * sum(a * b for a, b in zip(sizes, sizes[1:], strict=False))
   return row | {
-    'kind': 'scaled model', 'flops': flops, 'bytes': 4 * row['parameters'],
+    'kind': 'scaled model', 'flops': flops,
+    # Without the running statistics of its norms, as a space counts.
+    'bytes': 4 * (row['parameters'] - 2 * sum(options['model.top'])),
     'chosen': f'top {options["model.top"]}, dim {options["model.dim"]}',
   }  # fmt: skip
 
 
-def search_randomly(args: argparse.Namespace, share: str) -> dict:
-  """Random models, as many as cost what a search costs; validation chooses."""
+def search_randomly(args: argparse.Namespace, searches: int) -> dict:
+  """Random models for the cost of some searches; validation chooses."""
   rows = cli.read_rows(args, 'dnas')
-  searched = [rows[f'frappe/search/{share}/seed{s}'] for s in SEEDS]
-  spent = np.mean(
-    [r['core_s'] + r['trained'] * r['trained_s'] for r in searched]
-  )
-  budgets = config_lib.load(str(runs.ROOT / SHARES['full'])).search
-  part = 0.25 if share == 'quarter' else 1.0
-  drawn = [
-    row
-    for row in rows.values()
-    if row.get('kind') == 'random model'
-    and row['flops'] <= part * budgets.max_flops
-    and row['bytes'] <= part * budgets.max_bytes
-  ]
+  searched = [rows[f'frappe/search/full/seed{s}'] for s in SEEDS]
+  spent = searches * dnas_runs.find_spent(searched)
+  drawn = [r for r in rows.values() if r.get('kind') == 'random model']
   found = {'kind': 'random search', 'models': len(drawn)}
-  if not drawn:
-    return found
-  count = round(spent / np.mean([row['core_s'] for row in drawn]))
-  count = max(1, min(count, len(drawn)))
+  wanted = round(spent / np.mean([row['core_s'] for row in drawn]))
+  found['asked'] = wanted  # more than there are where these do not suffice
+  count = max(1, min(wanted, len(drawn)))
   rng = np.random.default_rng(0)
   chosen = []
   for _ in range(2_000):

@@ -45,6 +45,23 @@ def search_once(
   }
 
 
+def find_spent(searched: Sequence[Mapping]) -> float:
+  """Core-seconds of a search, of several in the mean.
+
+  What a command took counts, since it tries proposals, too; of a search that
+  went on in a second command, its trainings alone.
+
+  Args:
+    searched: rows of `search_once`.
+  """
+  return float(
+    np.mean([
+      max(r['core_s'] + r['trained'] * r['trained_s'], r['run_core_s'])
+      for r in searched
+    ])
+  )  # fmt: skip
+
+
 def correlate(scores: np.ndarray, truth: np.ndarray, name: str) -> dict:
   """Spearman's correlation, with an interval of 95 % by drawing models anew.
 

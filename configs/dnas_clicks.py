@@ -34,9 +34,7 @@ def get_config(arg=None):
   own = [space for space in spaces if space in variants]
   config.search.spaces = tuple(own) or ('mlp', 'emb_dim')
   if 'budget' in variants:
-    config.search.update(
-      cost_loss='budget', max_flops=6e3, max_bytes=6e4, budget_rate=1.0
-    )
+    config.search.update(cost_loss='budget', max_flops=6e3, max_bytes=6e4)
   config.train.update(epochs=6, patience=2, monitor='logloss', batch_size=512)
   if 'planted' in variants:
     plant(config)

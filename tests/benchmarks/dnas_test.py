@@ -18,6 +18,8 @@ from benchmarks import (
 from benchmarks.dnas_every import Model, Training
 from genrec_jax import config as config_lib
 from genrec_jax.data.ranking import clicks
+from genrec_jax.search.settings import SearchSettings
+from tests.search import spaces
 
 
 def make_args(tmp_path, **changes):
@@ -49,11 +51,11 @@ def test_names_are_told_apart(tmp_path):
   assert len(set(names)) == len(names)
   assert 'planted/tried/900/seed3' in names
   assert 'planted/skips dropped/300/seed1' in names
-  assert 'planted/skips dropped/150/seed1' not in names
+  assert 'planted/skips dropped/200/seed1' not in names
   # Later rows read what earlier ones have written.
   assert names.index('planted/models') < names.index('planted/road/0')
-  searched = names.index('planted/published/150/seed3')
-  assert searched < names.index('planted/random/150')
+  searched = names.index('planted/published/200/seed3')
+  assert searched < names.index('planted/random/200')
   assert names.index('frappe/random/29') < names.index('frappe/ranking/seed1')
   assert not dnas_frappe.list_rows(make_args(tmp_path, data=''))
 
@@ -91,6 +93,38 @@ def test_noise_is_that_of_a_difference():
   excess = rng.normal(0.02, 0.001, (3, 2_000))
   truth = make_truth(excess)
   assert np.isclose(truth.noise, 1.96 * 0.001 * (2 / 2_000) ** 0.5, rtol=0.1)
+  # Of few seeds it is that of t, with their degrees of freedom.
+  few = make_truth(0.02 + 0.001 * np.array([[-1, 0, 1]] * 3))
+  assert np.isclose(few.noise, 2.776 * 0.001 * (2 / 3) ** 0.5, rtol=1e-3)
+
+
+def test_the_seed_that_chose_does_not_judge():
+  truth = make_truth([[0.0, 0.3, 0.6]] * 3)
+  assert np.isclose(truth.judge(1, 0), 0.45)
+  assert np.isclose(truth.judge(1, 2), 0.15)
+  assert np.isclose(make_truth([[0.2]] * 3).judge(0, 0), 0.2)
+
+
+def test_what_is_known_without_a_search(tmp_path, monkeypatch):
+  # Larger is better, and all seeds agree.
+  truth = make_truth([[0.03] * 3, [0.02] * 3, [0.01] * 3], [[0.5] * 3] * 3)
+  monkeypatch.setattr(dnas_planted.Truth, 'read', lambda _: truth)
+  found = dnas_planted.know_budget(make_args(tmp_path), 900)
+  assert np.isclose(found['spearman_size'], 1)
+  assert np.isclose(found['spearman_halves'], 1)
+  assert found['curse'] == 0 and np.isclose(found['regret'], 0.01)
+  assert found['on_front'] == 1 / 3 and found['models'] == 3
+
+
+def test_random_models_come_near_the_budget():
+  space = spaces.make_space()
+  least, most = map(space.measure_architecture, space.find_extremes())
+  budget = 0.5 * (least['flops'] + most['flops'])
+  settings = SearchSettings({'max_flops': budget})
+  found = dnas_frappe.draw_models(space, settings, 8)
+  assert len({model.name for model in found}) == 8
+  costs = [space.measure_architecture(model)['flops'] for model in found]
+  assert all(budget / 2 <= cost <= budget for cost in costs)
 
 
 def test_models_within_a_budget_are_ordered_by_excess():
@@ -109,7 +143,7 @@ def test_random_search_takes_what_validates_best(tmp_path, monkeypatch):
   monkeypatch.setattr(dnas_planted.Truth, 'read', lambda _: truth)
   row = {
     'of': 'planted/published/900', 'core_s': 20.0, 'trained': 4,
-    'trained_s': 10.0,
+    'trained_s': 10.0, 'run_core_s': 1.0,
   }  # fmt: skip
   monkeypatch.setattr(dnas_planted.cli, 'read_rows', lambda *_: {'a': row})
   found = dnas_planted.search_randomly(make_args(tmp_path), 900)
@@ -118,7 +152,7 @@ def test_random_search_takes_what_validates_best(tmp_path, monkeypatch):
   assert np.isclose(found['regret'], 0.019) and found['regret_std'] < 1e-9
   assert found['on_front'] == 0
   with pytest.raises(ValueError, match='do that first'):
-    dnas_planted.search_randomly(make_args(tmp_path), 150)
+    dnas_planted.search_randomly(make_args(tmp_path), 200)
 
 
 def test_means_are_over_the_runs_of_a_case():
