@@ -13,7 +13,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.search.architecture import Architecture
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import experiment
+from genrec_jax.train import experiment, search_results
 from genrec_jax.train import search as search_lib
 from genrec_jax.train.supernet_scores import score_architectures
 
@@ -123,7 +123,7 @@ def train_random(args: argparse.Namespace, number: int) -> dict:
   """A model by chance, of those that take half of a budget at least."""
   config, _, task = _load_supernet(args, 'full')
   drawn = draw_models(task.space, task.search, RANDOM)
-  own = search_lib.make_found_config(config, task.space, drawn[number])
+  own = search_results.make_found_config(config, task.space, drawn[number])
   folder = _root(args) / 'random'
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / f'{number:02d}.json'

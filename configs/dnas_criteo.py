@@ -45,7 +45,8 @@ def get_config(arg=None):
     bottom=(128, 256, 512, 1024), bottom_layers=5, dims=(8, 16, 32, 64, 128),
     row_shares=(1.0, 0.1, 0.01, 0.001), cost_weight=weight,
     cost='flops' if space == 'mlp' else 'parameters',
-    epochs=5, batch_size=1024, samples=4, rates=(0.25, 0.5, 1.0, 2.0),
+    epochs=5, batch_size=1024, optimizer='sgd', learning_rate=2e-3,
+    samples=4, rates=(0.25, 0.5, 1.0, 2.0),
   )  # fmt: skip
   if 'smoke' in variants:
     config = config_lib.ranking_smoke(config)

@@ -17,7 +17,7 @@ def search(**fields) -> ConfigDict:
       supernet=False,
       # What is searched: 'mlp', the width of each layer and which layers there
       # are; 'emb_dim', the width of each table; 'emb_rows', its rows; 'wukong',
-      # the layers of a Wukong.
+      # the layers of a Wukong; and those of `extensions` by their names.
       spaces=('mlp', 'emb_dim'),
       # The widths of a layer of the MLP over interactions.
       top=(16, 32, 64),
@@ -68,8 +68,8 @@ def search(**fields) -> ConfigDict:
       # do not.
       share=0.2,
       warmup_epochs=1,  # Epochs in which weights learn alone.
-      optimizer='sgd',  # Of the choices: 'sgd', 'adam' or 'adagrad'.
-      learning_rate=2e-3,  # Of the choices.
+      optimizer='adam',  # Of the choices: 'sgd', 'adam' or 'adagrad'.
+      learning_rate=0.02,  # Of the choices.
       temperature=1.0,  # Of the first draws: tau_0.
       # How fast it falls: eta of tau_0 exp(-eta t) after t epochs of choosing.
       temperature_decay=0.1,
@@ -81,6 +81,8 @@ def search(**fields) -> ConfigDict:
       # Architectures that are drawn and tried in the supernet, of which the
       # best are trained from scratch; 0 tries none but those.
       proposals=0,
+      # Whether the model of the config is trained, too, beside what is found.
+      compare=False,
       # Rates with which each of them is trained; () is that of the config.
       rates=(),
       seed=0,  # Seed of these draws.

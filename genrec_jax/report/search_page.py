@@ -50,7 +50,7 @@ def render_search(found: Mapping) -> str:
       if cost != 'parameters'
     ],
     fronts=[
-      _chart_front(candidates, found['best'], cost, splits[0], metrics[0])
+      _chart_front(found, cost, splits[0], metrics[0])
       for cost in best['costs']
       if cost != 'parameters'
     ],
@@ -108,6 +108,10 @@ def _say_choice(name: str) -> str:
     return f'width of {rest}'
   if part == 'rows':
     return f'rows of {rest}'
+  if part == 'wukong':
+    return f'{rest} of Wukong'
+  if part not in ('top', 'bottom'):
+    return f'{part} of {rest}'
   layer, _, size = rest.partition('.')
   if layer == 'out':
     return f'{part}, the last layer reads'
@@ -161,21 +165,24 @@ def _chart_curves(found: Mapping, best: Mapping) -> Iterator[Chart]:
   )
 
 
-def _chart_front(
-  candidates: Sequence[Mapping], best: str, cost: str, split: str, metric: str
-) -> Chart:
+def _chart_front(found: Mapping, cost: str, split: str, metric: str) -> Chart:
   """Quality of the models against their cost."""
   points = [
     (
       float(c['costs'][cost]),
       c['metrics'][split][metric],
       c['title'],
-      2 if c['name'] == best else 1,
+      2 if c['name'] == found['best'] else 1,
     )
-    for c in candidates
+    for c in found['candidates']
   ]
+  if given := found.get('given'):
+    value = given['metrics'][split][metric]
+    at = float(given['costs'][cost])
+    points.append((at, value, 'the model of the config', 0))
   title = f'{name_metric(metric)}, {split}, against {_COSTS[cost]}'
-  return _chart_points(title, cost, points, ('', '', 'the best'))
+  kinds = ('the model of the config', '', 'the best')
+  return _chart_points(title, cost, points, kinds)
 
 
 def _chart_points(

@@ -130,12 +130,15 @@ class ArchitectureSpace(abc.ABC):
     """Options with which `choose_net` gives that of an architecture."""
 
   @abc.abstractmethod
-  def find_net_extremes(self, dims: Mapping[str, int], number: int) -> dict:
-    """The net that costs the least (0) or the most (1).
+  def find_net_extreme(
+    self, dims: Mapping[str, int], pick: Callable, cost: str
+  ) -> dict:
+    """The net that costs the least or the most.
 
     Args:
       dims: table -> width of its rows.
-      number: 0 or 1.
+      pick: `min` or `max`.
+      cost: which.
     """
 
   @abc.abstractmethod
@@ -278,18 +281,29 @@ class ArchitectureSpace(abc.ABC):
       options |= {f'{name}.{t}': option for t, option in own.items()}
     return options | self.describe_net(architecture)
 
-  def find_extremes(self) -> tuple[Architecture, Architecture]:
-    """The architectures that cost the least and the most."""
+  def find_extremes(
+    self, cost: str = 'flops'
+  ) -> tuple[Architecture, Architecture]:
+    """The architectures that cost the least and the most.
+
+    Args:
+      cost: which. A wider input may take less time than a narrower one; of
+        latencies, only those with the least and the most of tables are tried.
+    """
     found = []
-    for number, pick in enumerate((min, max)):
-      dims = {t: pick(sizes) for t, sizes in self.dims.items()}
+    for pick in (min, max):
+      ends = (min, max) if cost == LATENCY else (pick,)
       rows = {t: pick(sizes) for t, sizes in self.rows.items()}
       extra = {
-        name: dict.fromkeys(self.extra_tables, _pick_option(space, pick))
+        name: dict.fromkeys(self.extra_tables, _pick_option(space, pick, cost))
         for name, space in self.extra.items()
       }
-      net = self.find_net_extremes(dims, number)
-      found.append(Architecture(net, dims, rows, extra))
+      some = []
+      for end in ends:
+        dims = {t: end(sizes) for t, sizes in self.dims.items()}
+        net = self.find_net_extreme(dims, pick, cost)
+        some.append(Architecture(net, dims, rows, extra))
+      found.append(pick(some, key=lambda a: self.measure_architecture(a)[cost]))
     return found[0], found[1]
 
   def count_architectures(self) -> int:
@@ -335,11 +349,15 @@ class ArchitectureSpace(abc.ABC):
     }
 
 
-def _pick_option(space: TableSpace, pick: Callable):
+def _pick_option(space: TableSpace, pick: Callable, cost: str):
   """The option that costs the least, or the most."""
+  ones = (1.0,) * len(space.options)
+  both = [space.scales.get(name, ones) for name in ('parameters', 'bytes')]
+  # Whoever has fewer parameters has fewer bytes, too, as often.
+  counted = both if cost == 'bytes' else both[:1]
 
   def measure(number: int) -> float:
-    return math.prod(scales[number] for scales in space.scales.values())
+    return math.prod(scales[number] for scales in counted)
 
   return space.options[pick(range(len(space.options)), key=measure)]
 

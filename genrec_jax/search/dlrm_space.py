@@ -11,7 +11,7 @@ Any of them may have one option, which is then fixed.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from genrec_jax.config.models import DLRM
 from genrec_jax.search import mlp_space
@@ -64,6 +64,18 @@ class DlrmSpace(ArchitectureSpace):
     bottom = [] if self.bottom is None else self.bottom.choices
     return [*bottom, *self.top.choices]
 
+  def _list_matrices(self) -> dict[str, tuple[Callable, Callable]]:
+    """Cost -> what a matrix costs, and what the last one does."""
+    count = mlp_space.count_operations
+    weigh = functools.partial(
+      mlp_space.count_weights, batch_norm=self.config.batch_norm
+    )
+    found = {'flops': (count, count)}
+    found['parameters'] = weigh, mlp_space.count_weights
+    if self.latency:
+      found[LATENCY] = self.latency.find, self.latency.find
+    return found
+
   def measure_net(self, weights: Weights, dims, drop_skips: bool) -> dict:
     width = self.find_width(dims)
 
@@ -75,19 +87,9 @@ class DlrmSpace(ArchitectureSpace):
         )
       return total
 
-    found = {
-      'flops': measure(mlp_space.count_operations, mlp_space.count_operations),
-      'parameters': measure(
-        functools.partial(
-          mlp_space.count_weights, batch_norm=self.config.batch_norm
-        ),
-        mlp_space.count_weights,
-      ),
-    }
+    found = {n: measure(*own) for n, own in self._list_matrices().items()}
     if self.interaction == 'dot':
       found['flops'] += 2 * self.count**2 * self.config.dim
-    if self.latency:
-      found[LATENCY] = measure(self.latency.find, self.latency.find)
     return found
 
   def choose_net(self, options: Options) -> dict[str, tuple[int, ...]]:
@@ -102,10 +104,14 @@ class DlrmSpace(ArchitectureSpace):
       options |= self.bottom.describe_hidden(architecture.net['bottom'])
     return options
 
-  def find_net_extremes(self, dims: Mapping[str, int], number: int) -> dict:
-    found = {'top': self.top.find_extremes(self.find_width(dims))[number]}
+  def find_net_extreme(
+    self, dims: Mapping[str, int], pick: Callable, cost: str
+  ) -> dict:
+    # All bytes of a net are those of its parameters.
+    own = self._list_matrices()[{'bytes': 'parameters'}.get(cost, cost)]
+    found = {'top': self.top.find_extreme(self.find_width(dims), *own, pick)}
     if self.bottom is not None:
-      bottom = self.bottom.find_extremes(self.numbers)[number]
+      bottom = self.bottom.find_extreme(self.numbers, *own, pick)
       found = {'bottom': bottom, **found}
     return found
 

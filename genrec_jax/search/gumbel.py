@@ -19,10 +19,14 @@ def find_temperature(
 ) -> jax.Array:
   """tau(t), where t are the epochs in which theta has learned.
 
+  Below 0.001 it does not fall: draws are hard by then, and less than that
+  overflows.
+
   >>> round(float(find_temperature(2, 1.0, 0.1)), 4)
   0.8187
   """
-  return start * jnp.exp(-decay * jnp.asarray(epochs, jnp.float32))
+  found = start * jnp.exp(-decay * jnp.asarray(epochs, jnp.float32))
+  return jnp.maximum(found, 1e-3)
 
 
 def draw_weights(

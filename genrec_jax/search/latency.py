@@ -49,18 +49,18 @@ class LatencyTable:
     machine: of `name_machine`.
     batch: examples at a time.
     sizes: that were measured, from the smallest on.
-    times: `[sizes, sizes]` by input and output size.
+    times: by input size and output size.
   """
 
   machine: str
   batch: int
   sizes: tuple[int, ...]
-  times: np.ndarray
+  times: tuple[tuple[float, ...], ...]
 
   def find(self, i, o: int):
     """The time of a matrix; the input size may be one in the mean, of JAX.
 
-    >>> table = LatencyTable('', 1, (1, 3), np.array([[1.0, 2.0], [3.0, 6.0]]))
+    >>> table = LatencyTable('', 1, (1, 3), ((1.0, 2.0), (3.0, 6.0)))
     >>> float(table.find(2, 1)), float(table.find(2, 2))
     (2.0, 3.0)
     """
@@ -71,7 +71,7 @@ class LatencyTable:
     self._check(float(i))
     return np.interp(i, self.sizes, column)
 
-  def _interpolate(self, row: np.ndarray, size: int) -> float:
+  def _interpolate(self, row: Sequence[float], size: int) -> float:
     self._check(size)
     return float(np.interp(size, self.sizes, row))
 
@@ -79,13 +79,14 @@ class LatencyTable:
     if not self.sizes[0] <= size <= self.sizes[-1]:
       raise ValueError(
         f'search.latency_table has sizes from {self.sizes[0]:,} to '
-        f'{self.sizes[-1]:,}, and a matrix of the space has {size:,}: measure '
+        f'{self.sizes[-1]:,}, and a matrix of the space has {size:,.7g}: '
+        'measure '
         'it with further --sizes'
       )
 
   def save(self, path: str | os.PathLike) -> None:
-    found = dataclasses.asdict(self) | {'times': self.times.tolist()}
-    pathlib.Path(path).write_text(json.dumps(found, indent=1))
+    text = json.dumps(dataclasses.asdict(self), indent=1)
+    pathlib.Path(path).write_text(text)
 
   @classmethod
   def load(cls, path: str | os.PathLike) -> 'LatencyTable':
@@ -98,13 +99,20 @@ class LatencyTable:
       found = json.loads(pathlib.Path(path).read_text())
       times = np.array(found['times'], np.float64)
       sizes = tuple(map(int, found['sizes']))
-      made = cls(str(found['machine']), int(found['batch']), sizes, times)
+      made = cls(
+        str(found['machine']), int(found['batch']), sizes, _to_tuples(times)
+      )
+    except OSError as e:
+      raise ValueError(
+        f'search.latency_table={path} cannot be read: {e.strerror}'
+      ) from None
     except (KeyError, TypeError, ValueError) as e:
       raise ValueError(
         f'search.latency_table={path} is no table of latencies ({e}); '
         '`python -m genrec_jax.search.latency` makes one'
       ) from None
     good = times.shape == (len(sizes),) * 2 and bool(np.all(times > 0))
+    good = good and bool(np.all(np.isfinite(times)))
     if not good or list(sizes) != sorted(set(sizes)):
       raise ValueError(f'search.latency_table={path}: its times are damaged')
     if made.machine != (here := name_machine()):
@@ -126,7 +134,12 @@ def measure_latency(sizes: Sequence[int], batch: int) -> LatencyTable:
   times = np.zeros((len(sizes), len(sizes)))
   for (a, i), (b, o) in itertools.product(enumerate(sizes), enumerate(sizes)):
     times[a, b] = measure_matrix(i, o, batch) / batch * 1e6
-  return LatencyTable(name_machine(), batch, sizes, times)
+  return LatencyTable(name_machine(), batch, sizes, _to_tuples(times))
+
+
+def _to_tuples(times: np.ndarray) -> tuple[tuple[float, ...], ...]:
+  # Tables are compared, with the tasks that have them.
+  return tuple(tuple(row) for row in times.tolist())
 
 
 def measure_matrix(i: int, o: int, batch: int) -> float:

@@ -247,33 +247,39 @@ class MlpSpace:
         found.add(layer)
     return frozenset(found)
 
-  def find_extremes(self, width: int) -> tuple[tuple[int, ...], ...]:
-    """The MLPs with the fewest and with the most weights.
+  def find_extreme(
+    self, width: int, cost: MatrixCost, last: MatrixCost, pick: Callable
+  ) -> tuple[int, ...]:
+    """The MLP that costs the least or the most.
+
+    >>> space = MlpSpace('top', ((2, 3), (2, 3)), 1)
+    >>> space.find_extreme(9, count_operations, count_operations, max)
+    (3, 3)
 
     Args:
       width: of the input.
+      cost: of a matrix with a ReLU behind it.
+      last: of the output layer.
+      pick: `min` or `max`.
     """
-    return self._find_extreme(width, min), self._find_extreme(width, max)
-
-  def _find_extreme(self, width: int, pick: Callable) -> tuple[int, ...]:
     if not self.widths:
       return ()
-    # Last width -> (weights up to it, hidden widths), layer by layer.
-    best = {size: (width * size, (size,)) for size in self.widths[0]}
+    # Last width -> (cost up to it, hidden widths), layer by layer.
+    best = {size: (cost(width, size), (size,)) for size in self.widths[0]}
     for layer in range(2, self.layers + 1):
       above = {}
       for size in self.widths[layer - 1]:
         ways = [
-          (weights + below * size, (*hidden, size))
-          for below, (weights, hidden) in best.items()
+          (known + cost(below, size), (*hidden, size))
+          for below, (known, hidden) in best.items()
         ]
         if self.skips and size in best:
           ways.append(best[size])
         above[size] = pick(ways)
       best = above
     ends = [
-      (weights + size * self.outputs, hidden)
-      for size, (weights, hidden) in best.items()
+      (known + last(size, self.outputs), hidden)
+      for size, (known, hidden) in best.items()
     ]
     return pick(ends)[1]
 

@@ -61,8 +61,9 @@ class SearchSettings:
         f'{LATENCY} is counted, and search.latency_table names no table: '
         '`python -m genrec_jax.search.latency` makes one'
       )
-    least, most = map(space.measure_architecture, space.find_extremes())
     for name, budget in self.budgets.items():
+      ends = space.find_extremes(name)
+      least, most = map(space.measure_architecture, ends)
       if not least[name] <= budget <= most[name]:
         what, costs = 'largest', most
         if budget < least[name]:
@@ -90,6 +91,7 @@ def build_space(
   outputs: int,
   row_bytes: Mapping[str, int],
   extra: Mapping[str, TableSpace] | None = None,
+  may_be_one: bool = False,
 ) -> ArchitectureSpace:
   """The architectures from which a search chooses.
 
@@ -100,6 +102,7 @@ def build_space(
     outputs: number of logits.
     row_bytes: table -> bytes of a number in its rows.
     extra: name -> a space from outside the library.
+    may_be_one: whether there may be one architecture alone.
   """
   spaces = set(settings.spaces)
   if 'wukong' in spaces and not isinstance(config, Wukong):
@@ -158,7 +161,7 @@ def build_space(
     space = _build_wukong_space(settings, outputs, given)
   else:
     space = _build_dlrm_space(settings, outputs, given)
-  if not space.choices:
+  if not space.choices and not may_be_one:
     raise ValueError(
       f'search.spaces={tuple(settings.spaces)} leave nothing to choose: every '
       'choice has one option'

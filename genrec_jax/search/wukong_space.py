@@ -15,7 +15,7 @@ table over all five, which weights sum up one after the other.
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -156,12 +156,13 @@ class WukongSpace(ArchitectureSpace):
   def describe_net(self, architecture: Architecture) -> dict[str, int | str]:
     return {_PART + name: architecture.net[name] for name in SIZES}
 
-  def find_net_extremes(self, dims: Mapping[str, int], number: int) -> dict:
+  def find_net_extreme(
+    self, dims: Mapping[str, int], pick: Callable, cost: str
+  ) -> dict:
     del dims
+    name = 'flops' if cost == 'flops' else 'parameters'
     # More of one size may cost less, where a residual needs no matrix.
-    return sorted(
-      self.list_nets(), key=lambda net: self._count(**net)['flops']
-    )[-number]
+    return pick(self.list_nets(), key=lambda net: self._count(**net)[name])
 
   def list_nets(self) -> list[dict]:
     return list(list_products({name: self.sizes[name] for name in SIZES}))

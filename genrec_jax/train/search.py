@@ -4,6 +4,7 @@
       data/            the prepared data, unless data.cache says where
       supernet/        the run of the supernet
       candidates/00/   a run of each architecture that was drawn
+      given/           a run of the model of the config, with `search.compare`
       found/00.py      a config of each, with found/00.json beside it
       found/best.py    that of the best on the validation split
       config.json      what was asked for
@@ -23,46 +24,27 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from genrec_jax import config as config_lib
-from genrec_jax.checkpoint.inspect_text import format_columns
 from genrec_jax.contracts import Extensions, TaskKinds
 from genrec_jax.parallel import job
 from genrec_jax.processes.whole_files import replace_file
 from genrec_jax.report import search_page
-from genrec_jax.report.metric_writers import read_jsonl
 from genrec_jax.search import gumbel
 from genrec_jax.search.architecture import Architecture, ArchitectureSpace
-from genrec_jax.search.settings import SearchSettings
-from genrec_jax.search.super_ranking import MULTIPLIERS, THETA, SuperRanking
+from genrec_jax.search.settings import SearchSettings, build_space
+from genrec_jax.search.super_ranking import (
+  MULTIPLIERS,
+  SUPERNETS,
+  THETA,
+  SuperRanking,
+)
 from genrec_jax.serve.weights import Weights, load_weights
-from genrec_jax.train import experiment, series
+from genrec_jax.train import experiment, search_results, series
 from genrec_jax.train.ranking_data import RankingData
+from genrec_jax.train.search_results import Candidate
 from genrec_jax.train.supernet_scores import score_architectures
 
 LOG = logging.getLogger('genrec_jax')
-RESULT, PAGE = 'search.json', 'search.html'
 _MOST_DRAWS = 100_000
-_METRICS = ('auc', 'logloss', 'ne')
-
-
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-  """An architecture that is trained from scratch.
-
-  Attributes:
-    name: of its directory, and of its config.
-    title: what it is, in words.
-    architecture: what it is.
-    costs: of it, see `ArchitectureSpace.measure`.
-    supernet_logloss: of the supernet with its options alone.
-    config: of its run.
-  """
-
-  name: str
-  title: str
-  architecture: Architecture
-  costs: Mapping[str, int]
-  supernet_logloss: float
-  config: object
 
 
 def search_models(
@@ -103,12 +85,18 @@ def _search_locked(config, workdir, kinds, extensions) -> str:
     of_supernet, folder, kinds, LOG.info, extensions
   )
   supernet = load_weights(folder, task, 'latest', extensions)
+  if supernet.step != (ended := series.read_report(folder)['steps']):
+    raise config_lib.ConfigError(
+      f'{folder} has no checkpoint of step {ended:,}, where its training has '
+      f'ended, and one of step {supernet.step:,}: remove {folder}/report.json, '
+      'and the same command trains the rest again'
+    )
   choices = read_choices(supernet, task)
   proposals = score_proposals(of_supernet, data, task, supernet, choices)
   candidates = list_candidates(base, task, proposals)
   if job.is_leader():
     for candidate in candidates:
-      write_config(workdir / 'found', candidate)
+      search_results.write_config(workdir / 'found', candidate, task.space)
   reports = {}
   for number, candidate in enumerate(candidates):
     LOG.info(
@@ -124,15 +112,31 @@ def _search_locked(config, workdir, kinds, extensions) -> str:
     reports[candidate.name] = report
   metrics = {name: report['metrics'] for name, report in reports.items()}
   best = series.choose_best(metrics, config)
-  found = _summarize(
+  found = search_results.summarize(
     config, folder, task, choices, proposals, candidates, reports, best
   )
+  if config.search.compare:
+    LOG.info('the model of the config')
+    plain = series.change_config(base)
+    report = series.train_once(plain, workdir / 'given', kinds, extensions)
+    if report is None:
+      return ''
+    found['given'] = {
+      'costs': measure_given(of_supernet, task),
+      'metrics': report['metrics'],
+      'core_s': report['core_s'],
+    }
   if job.is_leader():
     chosen = next(c for c in candidates if c.name == best)
-    write_config(workdir / 'found', dataclasses.replace(chosen, name='best'))
-    replace_file(workdir / RESULT, json.dumps(found, indent=2))
-    replace_file(workdir / PAGE, search_page.render_search(found))
-  return _describe(found, workdir)
+    chosen = dataclasses.replace(chosen, name='best')
+    search_results.write_config(workdir / 'found', chosen, task.space)
+    text = json.dumps(found, indent=2)
+    replace_file(workdir / search_results.RESULT, text)
+    page = search_page.render_search(found)
+    replace_file(workdir / search_results.PAGE, page)
+  for note in found['notes']:
+    LOG.warning('%s', note)
+  return search_results.describe(found, workdir)
 
 
 def make_supernet_config(config):
@@ -141,6 +145,11 @@ def make_supernet_config(config):
   Args:
     config: of the experiment.
   """
+  if config.model.name not in SUPERNETS:
+    raise config_lib.ConfigError(
+      f'model.name={config.model.name!r} cannot be searched; '
+      f'{" and ".join(SUPERNETS)} can'
+    )
   _check_epochs(config)
   changed, search = config.copy_and_resolve_references(), config.search
   own = {
@@ -215,9 +224,10 @@ def score_proposals(
 ) -> list[tuple[Architecture, float]]:
   """Architectures, and the log loss of the supernet with their options alone.
 
-  The likeliest comes first, then those that were drawn. Where more are drawn
-  than trained (`search.proposals`), the others are in the order of this loss,
-  on the examples of the choices, from which no weight has learned.
+  The likeliest comes first, if it keeps the budgets, then those that were
+  drawn. Where more are drawn than trained (`search.proposals`), these are in
+  the order of this loss, on the examples of the choices, from which no weight
+  has learned.
 
   Args:
     config: of the supernet.
@@ -234,10 +244,11 @@ def score_proposals(
   scores = score_architectures(
     task, supernet, data.supernet.choices, config.eval.batch_size, drawn
   )
-  first, *rest = zip(drawn, scores.tolist(), strict=True)
+  found = list(zip(drawn, scores.tolist(), strict=True))
   if search.proposals > search.samples:
-    rest.sort(key=lambda proposal: proposal[1])
-  return [first, *rest]
+    likeliest = task.space.choose(task.space.choose_likeliest(choices)).name
+    found.sort(key=lambda found: (found[0].name != likeliest, found[1]))
+  return found
 
 
 def draw_architectures(
@@ -273,11 +284,14 @@ def draw_architectures(
       break
     options = space.draw_options(weights, rng)
   if not found:
-    least = space.measure_architecture(space.find_extremes()[0])
+    least = {
+      name: space.measure_architecture(space.find_extremes(name)[0])[name]
+      for name in settings.budgets
+    }
     raise config_lib.ConfigError(
       f'none of {_MOST_DRAWS:,} draws is within the budgets '
       f'({_say_budgets(settings)}); the smallest model has '
-      + ', '.join(f'{least[name]:,} {name}' for name in settings.budgets)
+      + ', '.join(f'{least[name]:,.7g} {name}' for name in least)
       + f'. {_advise(settings)}'
     )
   if too_dear:
@@ -315,167 +329,28 @@ def list_candidates(
   for number, (architecture, score) in enumerate(chosen):
     costs = task.space.measure_architecture(architecture)
     title = task.space.name_architecture(architecture)
-    for rate in config.search.rates or (None,):
-      name = f'{number:02d}' if rate is None else f'{number:02d}_rate_{rate:g}'
+    for rate in dict.fromkeys(config.search.rates) or (None,):
+      name = f'{number:02d}' if rate is None else f'{number:02d}_rate_{rate!r}'
       fields = {} if rate is None else {'optimizer.learning_rate': rate}
-      own = make_found_config(config, task.space, architecture, **fields)
+      own = search_results.make_found_config(
+        config, task.space, architecture, **fields
+      )
       found.append(Candidate(name, title, architecture, costs, score, own))
   return found
 
 
-def make_found_config(
-  config, space: ArchitectureSpace, architecture: Architecture, **fields
-):
-  """The config of a model that was found, an ordinary one.
+def measure_given(config, task: SuperRanking) -> dict:
+  """Costs of the model of a config, as the space of a search counts them.
 
   Args:
-    config: of the experiment.
-    space: of the search.
-    architecture: the model.
-    **fields: 'section.key' -> value.
+    config: of the supernet.
+    task: of its run.
   """
-  rows = {
-    table: {'id_map': 'hash', 'rows': size}
-    for table, size in architecture.rows.items()
-    if size != max(space.rows[table])  # a row for each id
-  }
-  for name, own in architecture.extra.items():
-    for table, option in own.items():
-      if changed := space.extra[name].change(option):
-        rows[table] = {**rows.get(table, {}), **changed}
-  fields |= space.to_keys(architecture)
-  return series.change_tables(config, list(architecture.rows), rows, **fields)
-
-
-_FOUND = '''"""{title}, found by `genrec search`.
-
-  genrec train {path} --workdir=DIR
-
-{costs}. Its keys are in {json}.
-"""
-
-import pathlib
-
-from genrec_jax import config as config_lib
-
-
-def get_config(arg=None):
-  variants = config_lib.parse_variants(arg)
-  saved = pathlib.Path(__file__).with_suffix('.json')
-  config = config_lib.load_saved(saved)
-  return config_lib.ranking_smoke(config) if 'smoke' in variants else config
-'''
-
-
-def write_config(folder: pathlib.Path, candidate: Candidate) -> None:
-  """Writes the config of a candidate, as a file that can be trained.
-
-  Args:
-    folder: where.
-    candidate: whose.
-  """
-  folder.mkdir(parents=True, exist_ok=True)
-  path = folder / f'{candidate.name}.py'
-  config_lib.save(candidate.config, path.with_suffix('.json'))
-  costs = ', '.join(f'{x:,.7g} {name}' for name, x in candidate.costs.items())
-  text = _FOUND.format(
-    title=candidate.title.capitalize(),
-    path=path,
-    costs=costs,
-    json=path.with_suffix('.json').name,
-  )
-  replace_file(path, text)
-
-
-def _summarize(
-  config, folder, task, choices, proposals, candidates, reports, best
-) -> dict:
-  space = task.space
-  supernet = series.read_report(folder)
-  least, most = map(space.measure_architecture, space.find_extremes())
-  return {
-    'search': json.loads(json.dumps(config.search.to_dict())),
-    'space': {
-      'architectures': space.count_architectures(),
-      'smallest': least,
-      'largest': most,
-      'choices': {c.name: list(c.options) for c in space.choices},
-    },
-    'supernet': {
-      'metrics': supernet['metrics'],
-      'steps': supernet['steps'],
-      'core_s': supernet['core_s'],
-      'parameters': supernet['parameters'],
-    },
-    'choices': {name: list(map(float, w)) for name, w in choices.items()},
-    'curve': _read_curve(folder),
-    'proposals': [
-      {
-        'title': space.name_architecture(architecture),
-        'costs': space.measure_architecture(architecture),
-        'supernet_logloss': score,
-      }
-      for architecture, score in proposals
-    ],
-    'candidates': [
-      {
-        'name': c.name,
-        'title': c.title,
-        'architecture': c.architecture.to_json(),
-        'costs': dict(c.costs),
-        'supernet_logloss': c.supernet_logloss,
-        'metrics': reports[c.name]['metrics'],
-        'core_s': reports[c.name]['core_s'],
-        'rate': c.config.optimizer.learning_rate,
-      }
-      for c in candidates
-    ],
-    'best': best,
-  }
-
-
-def _read_curve(folder: pathlib.Path) -> list[dict]:
-  """What was measured of the choices, line by line."""
-  wanted = ('search/', 'expected/', 'entropy/', 'multiplier/', 'loss/labels')
-  return [
-    {'step': row['step']}
-    | {
-      name.removeprefix('train/'): value
-      for name, value in row.items()
-      if name.removeprefix('train/').startswith(wanted)
-    }
-    for row in read_jsonl(folder / 'metrics.jsonl')
-    if any(name.startswith('train/search/') for name in row)
-  ]
-
-
-def _describe(found: Mapping, workdir: pathlib.Path) -> str:
-  """What `genrec search` prints."""
-  splits = [s for s in ('valid', 'test') if s in _first_metrics(found)]
-  shown = [m for m in _METRICS if m in _first_metrics(found)[splits[0]]]
-  names = list(found['candidates'][0]['costs'])
-  head = ['<model', '<architecture', *(f'>{cost}' for cost in names)]
-  head += ['>supernet logloss']
-  head += [f'>{split} {metric}' for split in splits for metric in shown]
-  rows = []
-  for c in found['candidates']:
-    values = [f'{c["metrics"][s][m]:.4f}' for s in splits for m in shown]
-    mark = ' (best)' if c['name'] == found['best'] else ''
-    costs = [f'{c["costs"][cost]:,.7g}' for cost in names]
-    values.insert(0, f'{c["supernet_logloss"]:.4f}')
-    rows.append((c['name'] + mark, c['title'], *costs, *values))
-  supernet = found['supernet']
-  trained = [c['core_s'] for c in found['candidates']]
-  line = (
-    f'{found["space"]["architectures"]:,} architectures; the search took '
-    f'{supernet["core_s"]:.0f} core-seconds, {len(trained)} trainings '
-    f'{sum(trained):.0f}'
-  )
-  return '\n'.join([
-    *format_columns(head, rows), '', line, str(workdir / 'found' / 'best.py'),
-    str(workdir / PAGE),
-  ])  # fmt: skip
-
-
-def _first_metrics(found: Mapping) -> Mapping:
-  return found['candidates'][0]['metrics']
+  settings = SearchSettings({**config.search.to_dict(), 'spaces': ()})
+  space = build_space(
+    settings, task.model_config, task.space.features, len(task.labels),
+    task.space.row_bytes, may_be_one=True,
+  )  # fmt: skip
+  rows = {table: (max(sizes),) for table, sizes in task.space.rows.items()}
+  space = dataclasses.replace(space, rows=rows)
+  return space.measure_architecture(space.choose({}))

@@ -27,6 +27,14 @@ _OF_SERIES = ('hash', 'search')
 # Settings with which a series may go on: where runs lie, and what is written of
 # them. Their length is none, since those that have ended are not trained again.
 _FREE = ('checkpoint', 'parallel', 'compile_cache', 'predict', 'report')
+# What is drawn and trained when a supernet, or all maps, have been trained.
+_LATER = (
+  'hash.compare',
+  *(
+    f'search.{name}'
+    for name in ('samples', 'proposals', 'rates', 'seed', 'compare')
+  ),
+)
 
 
 @contextlib.contextmanager
@@ -54,7 +62,7 @@ def _keep_settings(workdir: pathlib.Path, config, command: str) -> None:
   """Refuses to go on with other settings than the workdir has begun with."""
   path, mark = workdir / 'config.json', workdir / SERIES
   if mark.exists():
-    of = json.loads(mark.read_text())['command']
+    of = _read_mark(mark)
     if of != command:
       raise config_lib.ConfigError(
         f'{workdir} is the directory of `genrec {of}`: take another workdir '
@@ -66,11 +74,16 @@ def _keep_settings(workdir: pathlib.Path, config, command: str) -> None:
       f'`genrec {command}`'
     )
   # Settings that were refused have left nothing that others would go on with.
-  begun = [x for x in workdir.iterdir() if x.is_dir() and x.name != 'data']
-  if begun and path.exists():
+  begun = [x for x in workdir.iterdir() if x.is_dir() and list_traces(x)]
+  if begun and not path.exists():
+    raise config_lib.ConfigError(
+      f'{workdir} holds runs ({begun[0].name}) but no config.json, so that '
+      'nobody knows of which settings they are: take another workdir'
+    )
+  if begun:
     saved = config_lib.read_config(path)
     changed = config_lib.describe_differences(
-      saved, config, _FREE, placement=False
+      saved, config, (*_FREE, *_LATER), placement=False
     )
     if changed:
       raise config_lib.ConfigError(
@@ -82,10 +95,40 @@ def _keep_settings(workdir: pathlib.Path, config, command: str) -> None:
   replace_file(workdir / SERIES, json.dumps({'command': command}))
 
 
+def _read_mark(path: pathlib.Path) -> str:
+  """The command that makes the series of a workdir."""
+  try:
+    return str(json.loads(path.read_text())['command'])
+  except (ValueError, KeyError, TypeError):
+    raise config_lib.ConfigError(
+      f'{path} is damaged, which says what the directory is of: remove it if '
+      'there is nothing beside it, or take another workdir'
+    ) from None
+
+
 def train_once(config, folder, kinds, extensions) -> dict | None:
-  """The report of a run, trained unless it has ended; None if stopped."""
+  """The report of a run, trained unless it has ended; None if stopped.
+
+  Args:
+    config: of the run.
+    folder: of the run.
+    kinds: the kinds of tasks there are.
+    extensions: what is used from outside the library.
+
+  Raises:
+    ConfigError: the run that has ended there has other settings.
+  """
   report = read_report(folder)
   if report is not None:
+    saved = report.get('config') or {}
+    changed = saved and config_lib.describe_differences(
+      saved, config, (*_FREE, *_LATER, 'train'), placement=False
+    )
+    if changed:
+      raise config_lib.ConfigError(
+        f'{folder} holds a run with other settings: {"; ".join(changed)}. '
+        'Remove it, and the same command trains it again'
+      )
     return report
   return loop.train_and_evaluate(config, folder, kinds, extensions)
 

@@ -46,7 +46,7 @@ class SupernetData:
       raise ConfigError(
         f'search.share={share} leaves {counts[0]:,} examples for weights and '
         f'{counts[1]:,} for choices, and a batch has {size:,}: more data, '
-        'another share or a smaller train.batch_size are needed'
+        'another share or a smaller search.batch_size are needed'
       )
     steps = [pipeline.steps_per_epoch(part, size) for part in parts]
     return cls(*parts, Phases(*steps, config.search.warmup_epochs))

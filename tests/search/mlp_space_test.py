@@ -52,7 +52,10 @@ def test_mlps_are_named_and_found_again(widths):
   assert space.count_mlps() == len(known)
   for hidden in known:
     assert space.choose_hidden(space.describe_hidden(hidden)) == hidden
-  least, most = space.find_extremes(WIDTH)
+  cost = mlp_space.count_operations
+  least, most = (
+    space.find_extreme(WIDTH, cost, cost, pick) for pick in (min, max)
+  )
   costs = {hidden: count(hidden) for hidden in known}
   assert costs[least] == min(costs.values())
   assert costs[most] == max(costs.values())

@@ -149,12 +149,10 @@ def test_tables_that_would_be_no_smaller_stay(tmp_path, caplog):
 def test_a_row_for_each_is_trained_to_compare(learned, tmp_path):
   workdir = tmp_path / 'run'
   shutil.copytree(learned[0], workdir)
-  # As if it had been asked for from the start.
-  for name in ('config.json', '.config.json.seal'):
-    (workdir / name).unlink()
-  compared = make_config(**{
-    'hash.compare': True, 'data.cache': str(learned[0] / 'data')
-  })  # fmt: skip
+  # It may be asked for when all else has been learned.
+  cache = {'data.cache': str(learned[0] / 'data')}
+  config_lib.save(make_config(**cache), workdir / 'config.json')
+  compared = make_config(**{'hash.compare': True}, **cache)
   said = learn_hash.learn_hash(compared, workdir, TASK_KINDS)
   found = json.loads((workdir / 'hash.json').read_text())
   assert found['whole']['valid']['auc'] > 0.5 and 'a row for each' in said

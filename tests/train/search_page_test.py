@@ -11,7 +11,7 @@ from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
 from genrec_jax.search.table_space import TableSpace
 from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import search
+from genrec_jax.train import search, search_results
 
 PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'dnas.md'
 
@@ -40,7 +40,7 @@ def test_formats_of_rows_are_searched(tmp_path, monkeypatch):
   config.train.steps, config.search.share = 40, 0.5
   extensions = extensions_lib.load_extensions(name)
   search.search_models(config, tmp_path / 'run', TASK_KINDS, extensions)
-  found = json.loads((tmp_path / 'run' / search.RESULT).read_text())
+  found = json.loads((tmp_path / 'run' / search_results.RESULT).read_text())
   (candidate,) = found['candidates']
   formats = candidate['architecture']['extra']['formats']
   assert set(formats.values()) == {'bfloat16'}

@@ -14,7 +14,7 @@ from genrec_jax.runtime.state import flatten_state
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment as experiment_lib
-from genrec_jax.train import loop, search
+from genrec_jax.train import loop, search, search_results
 from genrec_jax.train.supernet_scores import score_architectures
 
 STEPS = 14  # of an epoch: 11 and 3
@@ -124,7 +124,7 @@ def test_both_parts_are_read_apart(tmp_path):
 
 def test_what_is_found_is_a_config(searched, tmp_path):
   workdir, said = searched
-  found = json.loads((workdir / search.RESULT).read_text())
+  found = json.loads((workdir / search_results.RESULT).read_text())
   best = next(c for c in found['candidates'] if c['name'] == found['best'])
   assert best['title'] in said and str(workdir / 'found' / 'best.py') in said
   valid = [c['metrics']['valid']['logloss'] for c in found['candidates']]
@@ -149,8 +149,8 @@ def test_the_same_command_trains_nothing_again(searched, monkeypatch):
 
 def test_the_page_says_what_was_chosen(searched):
   workdir, _ = searched
-  page = (workdir / search.PAGE).read_text()
-  found = json.loads((workdir / search.RESULT).read_text())
+  page = (workdir / search_results.PAGE).read_text()
+  found = json.loads((workdir / search_results.RESULT).read_text())
   for candidate in found['candidates']:
     assert candidate['title'] in page
   for words in ('width of c0', 'rows of c0', 'Entropy of the choices'):
@@ -185,9 +185,10 @@ def test_an_interrupted_search_ends_alike(searched, tmp_path):
     (own / name).unlink()
   config_lib.save(config, own / 'config.json')
   asked = make_config(**{'data.cache': str(workdir / 'data')})
+  config_lib.save(asked, tmp_path / 'run' / 'config.json')
   assert search.search_models(asked, tmp_path / 'run', TASK_KINDS)
   both = [
-    json.loads((w / search.RESULT).read_text())
+    json.loads((w / search_results.RESULT).read_text())
     for w in (workdir, tmp_path / 'run')
   ]
   assert both[0]['choices'] == both[1]['choices']
@@ -290,7 +291,7 @@ def test_scores_are_losses_of_the_options_alone(searched):
       each = np.logaddexp(0, logits) - label * logits
       total += float(each[batch.weights > 0].sum())
     assert score == pytest.approx(total / len(split), rel=1e-5)
-  found = json.loads((workdir / search.RESULT).read_text())
+  found = json.loads((workdir / search_results.RESULT).read_text())
   assert [p['supernet_logloss'] for p in found['proposals']] == [
     c['supernet_logloss'] for c in found['candidates']
   ]
@@ -383,7 +384,9 @@ def test_costs_are_of_the_rows_that_a_table_has(tmp_path):
   space = experiment.task.space
   assert space.rows['c0'] == (9,) and space.rows['c1'][0] > 9
   smallest = space.find_extremes()[0]
-  config = search.make_found_config(make_config(**changes), space, smallest)
+  config = search_results.make_found_config(
+    make_config(**changes), space, smallest
+  )
   own = experiment_lib.build_experiment(
     config, tmp_path / 'own', TASK_KINDS, lambda *_: None
   )
