@@ -26,7 +26,9 @@ T = TypeVar('T')
 _OF_SERIES = ('hash', 'search')
 # Settings with which a series may go on: where runs lie, and what is written of
 # them. Their length is none, since those that have ended are not trained again.
-_FREE = ('checkpoint', 'parallel', 'compile_cache', 'predict', 'report')
+_FREE = (
+  'checkpoint', 'parallel', 'compile_cache', 'predict', 'report', 'data.cache'
+)  # fmt: skip
 # What is drawn and trained when a supernet, or all maps, have been trained.
 _LATER = (
   'hash.compare',

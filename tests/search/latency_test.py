@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 
 from genrec_jax.search import latency
@@ -15,7 +14,7 @@ from tests.search import spaces
 def table():
   """One in which a matrix takes as long as it has weights."""
   sizes = (1, 3, 5, 40)
-  times = np.outer(sizes, sizes).astype(float)
+  times = tuple(tuple(float(a * b) for b in sizes) for a in sizes)
   return LatencyTable(latency.name_machine(), 8, sizes, times)
 
 
@@ -36,9 +35,32 @@ def test_a_table_is_measured_and_read(tmp_path, capsys):
   assert 'input by output size' in capsys.readouterr().out
   found = LatencyTable.load(path)
   assert found.sizes == (8, 256) and found.batch == 16
-  assert found.times[1, 1] > found.times[0, 0] > 0
+  assert found.times[1][1] > found.times[0][0] > 0
+  assert found == LatencyTable.load(path)  # tasks that have it are compared
   with pytest.raises(SystemExit):
     latency.main([str(path), '--sizes', '8'])
+
+
+def test_extremes_are_those_of_time(table):
+  """A wider layer may be the quicker one."""
+  quick = {(3, 5), (5, 5)}
+  times = tuple(
+    tuple(0.1 if (a, b) in quick else float(a * b) for b in table.sizes)
+    for a in table.sizes
+  )
+  odd = dataclasses.replace(table, times=times)
+  space = dataclasses.replace(spaces.make_space(), latency=odd)
+  least, most = (
+    space.measure_architecture(a)['latency_us']
+    for a in space.find_extremes('latency_us')
+  )
+  every = [
+    space.measure_architecture(a)['latency_us']
+    for a in list(space.list_architectures())[::7]
+  ]
+  assert least <= min(every) + 1e-9 and most >= max(every) - 1e-9
+  by_size = space.measure_architecture(space.find_extremes()[0])
+  assert least <= by_size['latency_us']
 
 
 def test_tables_of_another_machine_or_none_are_refused(table, tmp_path):
@@ -46,6 +68,8 @@ def test_tables_of_another_machine_or_none_are_refused(table, tmp_path):
   dataclasses.replace(table, machine='tpu, v9').save(path)
   with pytest.raises(ValueError, match=r'another machine \(tpu, v9\)'):
     LatencyTable.load(path)
+  with pytest.raises(ValueError, match='latency_table=.*nothing.json cannot'):
+    LatencyTable.load(tmp_path / 'nothing.json')
   path.write_text('{}')
   with pytest.raises(ValueError, match='is no table of latencies'):
     LatencyTable.load(path)

@@ -1,6 +1,7 @@
 """`genrec search`: steps in turns, what is found, how it goes on."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from genrec_jax import contracts
 from genrec_jax.data.ranking.batches import eval_batches
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.runtime.state import flatten_state
+from genrec_jax.search import latency
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment as experiment_lib
@@ -156,6 +158,108 @@ def test_the_page_says_what_was_chosen(searched):
   for words in ('width of c0', 'rows of c0', 'Entropy of the choices'):
     assert words in page
   assert 'http' not in page
+
+
+def test_the_page_says_what_to_know(searched):
+  workdir, said = searched
+  found = json.loads((workdir / search_results.RESULT).read_text())
+  uniform = {name: np.full(len(w), 1 / len(w)) for name, w in
+             found['choices'].items()}  # fmt: skip
+  costs, asked = {'flops': 290.0}, {'max_flops': 100.0}
+  notes = search_results.list_notes(asked, uniform, costs, False)
+  assert len(notes) == 3 and 'as undecided as they began' in notes[0]
+  assert 'at 2.9 times search.max_flops' in notes[1]
+  sure = {'a': np.array([0.99, 0.01])}
+  assert not search_results.list_notes({}, sure, costs, True)
+  found['notes'] = notes
+  assert notes[1] in search.search_page.render_search(found)
+
+
+def test_more_may_be_asked_of_a_search(searched, tmp_path):
+  """Its supernet is not trained again, nor what was trained of it."""
+  workdir = tmp_path / 'run'
+  shutil.copytree(searched[0], workdir)
+  changes = {'search.samples': 3, 'search.compare': True}
+  said = search.search_models(make_config(**changes), workdir, TASK_KINDS)
+  before, after = (
+    json.loads((at / search_results.RESULT).read_text())
+    for at in (searched[0], workdir)
+  )
+  assert after['choices'] == before['choices']
+  assert after['candidates'][:2] == before['candidates']
+  assert len(after['candidates']) == 3 and '\ngiven ' in said
+  report = json.loads((workdir / 'given' / 'report.json').read_text())
+  sizes = after['given']['costs']['parameters']
+  assert sizes == sum(report['parameters'].values())
+  # Who stands in the place of another is not taken for it.
+  shutil.rmtree(workdir / 'candidates' / '00')
+  (workdir / 'candidates' / '01').rename(workdir / 'candidates' / '00')
+  with pytest.raises(config_lib.ConfigError, match='00 holds a run with other'):
+    search.search_models(make_config(**changes), workdir, TASK_KINDS)
+
+
+def test_choices_of_an_earlier_step_are_refused(searched, tmp_path):
+  workdir = tmp_path / 'run'
+  shutil.copytree(searched[0], workdir)
+  steps = sorted((workdir / 'supernet' / 'checkpoints').glob('[0-9]*'))
+  assert len(steps) > 1
+  shutil.rmtree(max(steps, key=lambda path: int(path.name)))
+  with pytest.raises(config_lib.ConfigError, match='no checkpoint of step 28'):
+    search.search_models(make_config(), workdir, TASK_KINDS)
+
+
+def test_what_was_refused_holds_no_workdir(tmp_path):
+  wrong = {'search.max_flops': 1.0}
+  with pytest.raises(ValueError, match='smallest model'):
+    search.search_models(make_config(**wrong), tmp_path, TASK_KINDS)
+  config = make_config(**{'search.max_flops': 200.0, 'search.samples': 1})
+  assert search.search_models(config, tmp_path, TASK_KINDS)
+  for name in ('config.json', '.config.json.seal'):
+    (tmp_path / name).unlink()
+  with pytest.raises(config_lib.ConfigError, match='but no config.json'):
+    search.search_models(config, tmp_path, TASK_KINDS)
+  (tmp_path / 'series.json').write_text('{}')
+  with pytest.raises(config_lib.ConfigError, match='series.json is damaged'):
+    search.search_models(config, tmp_path, TASK_KINDS)
+
+
+def test_rates_that_print_alike_are_two(searched):
+  config = make_config(**{'search.rates': (0.1, 0.1000000001, 0.1)})
+  config, experiment = build(config, searched[0])
+  task = experiment.task
+  model = task.space.find_extremes()[0]
+  names = [c.name for c in search.list_candidates(config, task, [(model, 0.5)])]
+  assert names == ['00_rate_0.1', '00_rate_0.1000000001']
+
+
+def test_names_are_quoted_in_configs(searched, tmp_path):
+  _, experiment = build(make_config(), searched[0])
+  space = experiment.task.space
+  model = space.find_extremes()[0]
+  folder = tmp_path / 'a """+str(1/0)+""" b'
+  candidate = search_results.Candidate(
+    '00', 'top 4 """', model, space.measure_architecture(model), 0.5,
+    make_config(),
+  )  # fmt: skip
+  search_results.write_config(folder, candidate, space)
+  found = config_lib.load(str(folder / '00.py'), [])
+  assert found.model.name == 'dlrm'
+  text = (folder / '00.py').read_text()
+  assert 'Widths: c0 2.' in text and 'Rows: c0 ' in text
+
+
+def test_a_latency_is_searched(tmp_path):
+  table = latency.LatencyTable(
+    latency.name_machine(), 8, (1, 64), ((1.0, 2.0), (2.0, 3.0))
+  )
+  table.save(tmp_path / 'table.json')
+  config = make_config(**{
+    'search.latency_table': str(tmp_path / 'table.json'),
+    'search.cost': 'latency_us', 'search.samples': 1,
+  })  # fmt: skip
+  assert 'latency_us' in search.search_models(
+    config, tmp_path / 'run', TASK_KINDS
+  )
 
 
 def test_a_search_on_two_devices_finds_the_same(searched, tmp_path):
