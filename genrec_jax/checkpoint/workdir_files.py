@@ -52,6 +52,7 @@ def refuse_series(workdir: pathlib.Path) -> None:
     str(path.parent.relative_to(workdir))
     for pattern in ('*/config.json', 'candidates/*/config.json')
     for path in workdir.glob(pattern)
+    if path.parent.name != 'supernet'  # all models at once, and none to use
   )
   raise ConfigError(
     f'{workdir} is the directory of several runs, made by `genrec learn_hash` '

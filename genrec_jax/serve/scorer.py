@@ -90,6 +90,11 @@ class Scorer:
     workdir = pathlib.Path(workdir)
     if config is None:
       config = ConfigDict(config_lib.read_config(workdir / 'config.json'))
+    if 'search' in config and config.search.supernet:
+      raise config_lib.ConfigError(
+        f'{workdir} is a supernet, all models of a search at once: take one '
+        "that was trained from scratch, beside it in 'candidates'"
+      )
     encoder = load_encoder(workdir)
     task = Ranking.from_config(
       config,

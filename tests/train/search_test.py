@@ -13,6 +13,7 @@ from genrec_jax.data.ranking.batches import eval_batches
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.runtime.state import flatten_state
 from genrec_jax.search import latency
+from genrec_jax.serve.scorer import Scorer
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment as experiment_lib
@@ -221,6 +222,11 @@ def test_what_was_refused_holds_no_workdir(tmp_path):
   (tmp_path / 'series.json').write_text('{}')
   with pytest.raises(config_lib.ConfigError, match='series.json is damaged'):
     search.search_models(config, tmp_path, TASK_KINDS)
+
+
+def test_a_supernet_predicts_nothing(searched):
+  with pytest.raises(config_lib.ConfigError, match='all models of a search'):
+    Scorer.load(searched[0] / 'supernet')
 
 
 def test_rates_that_print_alike_are_two(searched):
