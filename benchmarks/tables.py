@@ -19,11 +19,11 @@ import re
 import sys
 
 from benchmarks.tables_checkpoint import CHECKPOINT
+from benchmarks.tables_compact import COMPACT
 from benchmarks.tables_dmt import DMT
 from benchmarks.tables_exfm import EXFM
 from benchmarks.tables_generative import GENERATIVE
 from benchmarks.tables_gpu import GPU
-from benchmarks.tables_hash import HASH
 from benchmarks.tables_launching import LAUNCHING
 from benchmarks.tables_meaning import MEANING
 from benchmarks.tables_numerics import NUMERICS
@@ -359,7 +359,7 @@ TABLES = {
   **GPU,
   **DMT,
   **EXFM,
-  **HASH,
+  **COMPACT,
   **TBSM,
   **LAUNCHING,
   **NUMERICS,

@@ -1,4 +1,6 @@
-"""Tables of maps that share rows (docs/learned_hash.md), for tables.py."""
+"""Tables of what makes models smaller, in the form of tables.py: maps that share
+rows (docs/learned_hash.md) and searches (docs/dnas.md).
+"""
 
 _LOSSES = (
   ('seeds', 'seeds', 'd'),
@@ -30,7 +32,7 @@ def _list_cases(data: str, *compressions: int) -> dict:
   }
 
 
-HASH = {
+_HASH = {
   'hash_clicks': _list_cases('clicks/2000', 10, 100),
   'hash_films': _list_cases('movielens', 2, 10, 100),
   'hash_rows': {
@@ -121,3 +123,29 @@ HASH = {
     ),
   },
 }
+
+_DNAS = {
+  'dnas_planted': {
+    'files': ('cpu2/dnas',),
+    'where': {'kind': ('mean', 'known', 'random'), 'budget': (200, 300, 900)},
+    'columns': (
+      ('search, most operations', 'case', ''),
+      ('searches', 'seeds', 'd'),
+      ('models within', 'models', '.0f'),
+      ('regret', 'regret', '.4f'),
+      ('±', 'regret_ci', '.4f'),
+      ('noise', 'noise', '.4f'),
+      ('on the front', 'on_front', '.0%'),
+      ('mean place', 'place', '.1f'),
+      ('silent fields with wide tables', 'silent_wide', '.1f'),
+      ('Spearman, within', 'spearman_within', '.2f'),
+      ('of size alone', 'spearman_size', '.2f'),
+      ('at most', 'spearman_halves', '.2f'),
+      ('models trained', 'trained', '.0f'),
+      ('core-seconds of a search', 'run_core_s', ',.0f'),
+      ('of a training', 'trained_s', ',.1f'),
+    ),
+  },
+}
+
+COMPACT = {**_HASH, **_DNAS}
