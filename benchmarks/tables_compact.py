@@ -1,5 +1,6 @@
-"""Tables of what makes models smaller, in the form of tables.py: maps that share
-rows (docs/learned_hash.md) and searches (docs/dnas.md).
+"""Tables of what makes models smaller, in the form of tables.py.
+
+Maps that share rows (docs/learned_hash.md) and searches (docs/dnas.md).
 """
 
 _LOSSES = (
