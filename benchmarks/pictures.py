@@ -12,6 +12,7 @@ import sys
 from benchmarks import (
   check_n_run,
   dmt_picture,
+  dnas_picture,
   exfm_picture,
   gr_scaling,
   learned_hash_curves,
@@ -34,6 +35,7 @@ DOCS = pathlib.Path(__file__).parent.parent / 'docs'
 PICTURES = {
   'check_n_run': check_n_run.draw,
   'dmt_speedup': dmt_picture.draw,
+  'dnas': dnas_picture.draw,
   'exfm': exfm_picture.draw,
   'gr_scaling': gr_scaling.draw,
   'learned_hash': learned_hash_curves.draw_clicks,
