@@ -41,7 +41,7 @@ def draw(rows: Sequence[Mapping]) -> str:
     found = [
       (row['flops'], 1e3 * row['excess'])
       for row in rows
-      if row['kind'] == 'search' and row['variant'] == variant
+      if row['kind'] == 'search' and row.get('variant') == variant
     ]
     series.append(charts.scatter(name, found, color))
   chart = charts.Chart(
