@@ -9,8 +9,8 @@ Vectors are those of the small model that the map was learned from, 4 wide, and
 the plane that of their first two principal components, weighted by sightings;
 values with a row alone are left out.
 
-A row of kind 'point' is a value, `bucket` its row if that is one of the four
-that are shown and 0 otherwise. Of films, shown are the rows with the most
+`points` are values, (x, y, row), the row 0 where it is none of the four that
+are shown. Of films, shown are the rows with the most
 sightings among those of 5 to 12 films, and `title` is the name of the file
 movies.dat; of the generated field, those with the most values, and `of_kind`
 says of how many of their values the kind is that of most. `near` is the mean
@@ -109,11 +109,10 @@ def measure(
   places = project(vectors, counts)
   drawn = np.random.default_rng(0).permutation(len(ids))[:POINTS]
   named = np.flatnonzero(np.isin(own, [*shown]))
-  for i in np.union1d(drawn, named):
-    found.append({
-      'kind': 'point', 'plane': name, 'x': round(float(places[i, 0]), 4),
-      'y': round(float(places[i, 1]), 4), 'bucket': shown.get(own[i], 0),
-    })  # fmt: skip
+  found[0]['points'] = [
+    (*(round(float(x), 4) for x in places[i]), shown.get(int(own[i]), 0))
+    for i in np.union1d(drawn, named)
+  ]
   return found
 
 
@@ -170,26 +169,24 @@ def draw(rows: list[Mapping]) -> str:
   """Returns the picture of all planes."""
   drawn = []
   for name, (*_, title) in PLANES.items():
-    points = [
-      row for row in rows if row['kind'] == 'point' and row['plane'] == name
-    ]
-    if points:
-      drawn.append(_draw_plane(points, f'{title}: vectors by row'))
+    for row in rows:
+      if row['kind'] == 'plane' and row['case'] == name:
+        drawn.append(_draw_plane(row['points'], f'{title}: vectors by row'))
   return draw_file(drawn, FRAME)
 
 
-def _draw_plane(points: list[Mapping], title: str) -> charts.Chart:
+def _draw_plane(points: list, title: str) -> charts.Chart:
   series = [
     charts.scatter(
       f'row {number}' if number else 'others',
-      [(p['x'], p['y']) for p in points if p['bucket'] == number],
+      [(x, y) for x, y, row in points if row == number],
       pick_color(number - 1) if number else 'muted',
     )
-    for number in sorted({p['bucket'] for p in points})
+    for number in sorted({row for *_, row in points})
   ]
   # One scale for both sides: distances are what the picture shows. A few
   # values far out would leave no room for the others.
-  places = np.array([(p['x'], p['y']) for p in points])
+  places = np.array([(x, y) for x, y, _ in points])
   low, high = np.quantile(places, [0.005, 0.995], axis=0)
   middle, half = (low + high) / 2, 0.55 * (high - low).max()
   x, y = (linear_axis(m - half, m + half) for m in middle)

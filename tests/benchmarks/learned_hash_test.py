@@ -257,8 +257,6 @@ def test_pictures_of_some_rows_are_drawn():
     for n in learned_hash_drift.EVERY
   ]
   assert 'windows' in curves.draw_ages(ages)
-  points = [
-    {'kind': 'point', 'plane': 'films', 'x': i, 'y': -i, 'bucket': i % 3}
-    for i in range(9)
-  ]
-  assert 'row 2' in learned_hash_plane.draw(points)
+  points = [(i, -i, i % 3) for i in range(9)]
+  plane = {'kind': 'plane', 'case': 'films', 'points': points}
+  assert 'row 2' in learned_hash_plane.draw([plane])
