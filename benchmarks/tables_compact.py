@@ -126,6 +126,28 @@ _HASH = {
 }
 
 _DNAS = {
+  'dnas_rows': {
+    'files': ('cpu2/dnas',),
+    'names': {
+      'rows/whole': 'a row for each value',
+      'rows/uniform': 'equal tables',
+      'rows/search': 'searched, as it was chosen',
+      'rows/found': 'the same with three more seeds',
+    },
+    'columns': (
+      ('tables', 'name', ''),
+      ('runs', 'seeds', 'd'),
+      ('NE', 'ne', '.4f'),
+      ('±', 'ne_std', '.4f'),
+      ('AUC', 'auc', '.4f'),
+      ('bytes', 'bytes', ',.0f'),
+      ('rows of fields that tell', 'telling_rows', ',.0f'),
+      ('of the others', 'silent_rows', ',.0f'),
+      ('parameters of the supernet, times', 'supernet_x', '.2f'),
+      ('core-seconds of a search', 'run_core_s', ',.0f'),
+      ('of a training', 'trained_s', ',.1f'),
+    ),
+  },
   'dnas_planted': {
     'files': ('cpu2/dnas',),
     'where': {'kind': ('mean', 'known', 'random'), 'budget': (200, 300, 900)},
