@@ -76,16 +76,15 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy import stats
 
-from benchmarks import cli, dnas_frappe, dnas_planted, dnas_rows, runs
+from benchmarks import cli, dnas_frappe, dnas_planted, dnas_rows, runs, tbsm
 
 COLUMNS = (
   'case', 'seeds', 'models', 'trained', 'flops', 'bytes', 'auc', 'auc_std',
-  'auc_diff', 'auc_ci', 'regret_all', 'curse', 'spearman_size',
-  'spearman_halves', 'regret_ci', 'logloss', 'ne', 'ne_std', 'telling_rows',
+  'auc_diff', 'auc_ci', 'logloss', 'ne', 'ne_std', 'telling_rows',
   'silent_rows', 'supernet_x', 'valid_auc', 'floor', 'excess',
-  'excess_alone', 'excess_std', 'regret', 'regret_likeliest', 'regret_std',
+  'excess_alone', 'excess_std', 'regret', 'regret_ci', 'regret_likeliest',
+  'regret_std', 'regret_all', 'curse', 'spearman_size', 'spearman_halves',
   'noise', 'on_front', 'place', 'silent_wide', 'telling_wide', 'widest',
   'spearman', 'spearman_low', 'spearman_high', 'spearman_within', 'core_s',
   'trained_s',
@@ -149,20 +148,12 @@ def _average_group(of: str, rows: Sequence[Mapping]) -> dict:
     if key in rows[0]:
       found |= runs.over_seeds(key, [row[key] for row in rows])
     if f'{key}_diff' in rows[0]:
-      own = [row[f'{key}_diff'] for row in rows]
-      found[f'{key}_diff'] = float(np.mean(own))
-      found |= _find_interval(f'{key}_ci', own)
+      found |= tbsm.compare(key, [row[f'{key}_diff'] for row in rows])
   if 'regret' in rows[0]:
-    found |= _find_interval('regret_ci', [row['regret'] for row in rows])
+    interval = tbsm.compare('regret', [row['regret'] for row in rows])
+    del interval['regret_diff']  # a mean that is there already
+    found |= interval
   return found
-
-
-def _find_interval(key: str, values: Sequence[float]) -> dict[str, float]:
-  """Half of a 95 % interval of a mean; {} of one value."""
-  if len(values) < 2:
-    return {}
-  wide = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-  return {key: float(wide)}
 
 
 if __name__ == '__main__':

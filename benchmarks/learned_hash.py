@@ -193,10 +193,7 @@ def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
       continue
     for seed in SEEDS[: 1 if args.smoke else known.seeds]:
       for case, times in list_cases(args, data):
-        near = NEIGHBOURS.get(times, times)
-        own = knobs.get((known.knobs_of or data, case, near), {})
-        if known.share is not None and case in SHARED:
-          own = {'share': known.share}
+        own = find_knobs(knobs, data, case, times)
         measure = functools.partial(
           measure_run, args, data, case, times, seed, own
         )
@@ -223,6 +220,17 @@ def read_knobs(args: argparse.Namespace) -> dict[tuple, dict[str, float]]:
     if key not in best or row['valid_logloss'] < best[key]['valid_logloss']:
       best[key] = row
   return {key: dict(row['knobs']) for key, row in best.items()}
+
+
+def find_knobs(
+  knobs: Mapping[tuple, Mapping[str, float]], data: str, case: str, times: int
+) -> Mapping[str, float]:
+  """Those of a map, see `read_knobs`; they may be those of a neighbour."""
+  known = DATA[data]
+  if known.share is not None and case in SHARED:
+    return {'share': known.share}
+  near = NEIGHBOURS.get(times, times)
+  return knobs.get((known.knobs_of or data, case, near), {})
 
 
 def name_case(data: str, case: str, times: int) -> str:

@@ -65,10 +65,10 @@ def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
     cases = [('frequency', 10), ('hash', 10)]
   for seed in SEEDS[: 1 if args.smoke else None]:
     for case, times in [('identity', 1), *cases]:
-      own = knobs.get((DATA, case, times), {})
+      own = learned_hash.find_knobs(knobs, DATA, case, times)
       measure = functools.partial(measure_run, args, case, times, seed, own)
       found.append((f'{name_case(DATA, case, times)}/seed{seed}', measure))
-  return found
+  return [x for x in found if x[0].startswith(tuple(args.only))]
 
 
 def measure_run(

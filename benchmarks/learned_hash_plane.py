@@ -63,9 +63,8 @@ def measure(
   table: str,
 ) -> list[dict]:  # fmt: skip
   """The rows of a plane."""
-  of, near = learned_hash.DATA[data], learned_hash.NEIGHBOURS
-  knobs = learned_hash.read_knobs(args).get(
-    (of.knobs_of or data, case, near.get(times, times)), {}
+  knobs = learned_hash.find_knobs(
+    learned_hash.read_knobs(args), data, case, times
   )
   seed = SEEDS[0]
   _, at = learned_hash.train_case(args, data, case, times, seed, knobs)
@@ -176,33 +175,23 @@ def draw(rows: list[Mapping]) -> str:
 
 
 def _draw_plane(points: list, title: str) -> charts.Chart:
-  series = [
-    charts.scatter(
-      f'row {number}' if number else 'others',
-      [(x, y) for x, y, row in points if row == number],
-      pick_color(number - 1) if number else 'muted',
-    )
-    for number in sorted({row for *_, row in points})
-  ]
   # One scale for both sides: distances are what the picture shows. A few
   # values far out would leave no room for the others.
   places = np.array([(x, y) for x, y, _ in points])
   low, high = np.quantile(places, [0.005, 0.995], axis=0)
   middle, half = (low + high) / 2, 0.55 * (high - low).max()
-  x, y = (linear_axis(m - half, m + half) for m in middle)
-  inside = [
+  inside = np.abs(places - middle).max(axis=1) <= half
+  shown = [p for p, near in zip(points, inside, strict=True) if near]
+  series = [
     charts.scatter(
-      s.name,
-      [
-        (a, b)
-        for a, b in s.points
-        if abs(a - middle[0]) <= half and abs(b - middle[1]) <= half
-      ],
-      s.color,
+      f'row {number}' if number else 'others',
+      [(x, y) for x, y, row in shown if row == number],
+      pick_color(number - 1) if number else 'muted',
     )
-    for s in series
+    for number in sorted({row for *_, row in points})
   ]
-  return charts.Chart(title, x, y, inside)
+  x, y = (linear_axis(m - half, m + half) for m in middle)
+  return charts.Chart(title, x, y, series)
 
 
 if __name__ == '__main__':

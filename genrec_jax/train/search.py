@@ -79,13 +79,14 @@ def _search_locked(config, workdir, kinds, extensions) -> str:
   base.data.cache = cache
   of_supernet = make_supernet_config(base)
   folder = workdir / 'supernet'
-  if series.train_once(of_supernet, folder, kinds, extensions) is None:
+  of_run = series.train_once(of_supernet, folder, kinds, extensions)
+  if of_run is None:
     return ''
   data, task = experiment.load_data_and_task(
     of_supernet, folder, kinds, LOG.info, extensions
   )
   supernet = load_weights(folder, task, 'latest', extensions)
-  if supernet.step != (ended := series.read_report(folder)['steps']):
+  if supernet.step != (ended := of_run['steps']):
     raise config_lib.ConfigError(
       f'{folder} has no checkpoint of step {ended:,}, where its training has '
       f'ended, and one of step {supernet.step:,}: remove {folder}/report.json, '
@@ -113,7 +114,7 @@ def _search_locked(config, workdir, kinds, extensions) -> str:
   metrics = {name: report['metrics'] for name, report in reports.items()}
   best = series.choose_best(metrics, config)
   found = search_results.summarize(
-    config, folder, task, choices, proposals, candidates, reports, best
+    config, folder, of_run, task, choices, proposals, candidates, reports, best
   )
   if config.search.compare:
     LOG.info('the model of the config')

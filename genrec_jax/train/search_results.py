@@ -182,13 +182,12 @@ def list_notes(
 
 
 def summarize(
-  config, folder, task, choices, proposals, candidates, reports, best
+  config, folder, supernet, task, choices, proposals, candidates, reports, best
 ) -> dict:
   space = task.space
   expected = {n: float(x) for n, x in space.measure(choices).items()}
   likeliest = space.choose(space.choose_likeliest(choices)).name
   likeliest_first = candidates[0].architecture.name == likeliest
-  supernet = series.read_report(folder)
   least, most = map(space.measure_architecture, space.find_extremes())
   return {
     'search': json.loads(json.dumps(config.search.to_dict())),

@@ -124,7 +124,7 @@ def train_once(config, folder, kinds, extensions) -> dict | None:
   if report is not None:
     saved = report.get('config') or {}
     changed = saved and config_lib.describe_differences(
-      saved, config, (*_FREE, *_LATER, 'train'), placement=False
+      saved, config, (*_FREE, *_LATER), placement=False
     )
     if changed:
       raise config_lib.ConfigError(
