@@ -23,13 +23,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from benchmarks import cli, learned_hash, runs, tbsm
+from benchmarks import cli, learned_hash, runs, tbsm, unseen_values
 from benchmarks.learned_hash import SEEDS, name_case
 from genrec_jax import config as config_lib
-from genrec_jax.data.ranking import batches
-from genrec_jax.serve.scorer import Scorer
-from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import experiment
 
 COLUMNS = (
   'case', 'seeds', 'seen', 'examples', 'logloss', 'logloss_std', 'logloss_diff',
@@ -95,13 +91,7 @@ def score_test(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
   """(log loss, {table: sightings of the value in training}) of each example."""
   config = config_lib.load_saved(workdir / 'config.json')
-  scorer = Scorer.load(workdir)
-  dataset = experiment.load_data(config, workdir, TASK_KINDS).dataset
-  split = dataset.splits['test']
-  scored = scorer.score_batches(batches.eval_batches(split, batch_size=4096))
-  chance = np.concatenate(list(scored))[:, 0].astype(np.float64)
-  rows = split.rows(0, len(split))
-  chance = np.clip(chance, 1e-7, 1 - 1e-7)
+  chance, rows, dataset = unseen_values.score_test(config, workdir)
   labels = rows.labels[:, 0]
   losses = -np.where(labels > 0.5, np.log(chance), np.log1p(-chance))
   names = [c.table_name for c in dataset.encoder.schema.single]

@@ -152,8 +152,8 @@ def measure_once(
   return content
 
 
-def measure_test(config, workdir: pathlib.Path) -> dict:
-  """Log loss and AUC of the test, by whether an example has unseen values."""
+def score_test(config, workdir: pathlib.Path):
+  """(probability of each test example, its rows, the data) of a run."""
   scorer = Scorer.load(workdir)
   dataset = experiment.load_data(config, workdir, TASK_KINDS).dataset
   split = dataset.splits['test']
@@ -161,14 +161,19 @@ def measure_test(config, workdir: pathlib.Path) -> dict:
     list(scorer.score_batches(batches.eval_batches(split, batch_size=4096)))
   )[:, 0]
   probabilities = np.clip(probabilities.astype(np.float64), 1e-7, 1 - 1e-7)
+  return probabilities, split.rows(0, len(split)), dataset
+
+
+def measure_test(config, workdir: pathlib.Path) -> dict:
+  """Log loss and AUC of the test, by whether an example has unseen values."""
+  probabilities, rows, dataset = score_test(config, workdir)
   logits = np.log(probabilities) - np.log1p(-probabilities)
-  rows = split.rows(0, len(split))
   columns = dataset.encoder.schema.single
   known = [len(dataset.vocabularies[c.table_name].values) for c in columns]
   is_unseen = (rows.ids > np.array(known)).any(axis=1)
-  content = {'examples': len(split), 'unseen_rows': int(is_unseen.sum())}
+  content = {'examples': len(rows.ids), 'unseen_rows': int(is_unseen.sum())}
   for prefix, which in (
-    ('', np.ones(len(split), bool)),
+    ('', np.ones(len(rows.ids), bool)),
     ('unseen_', is_unseen),
     ('seen_', ~is_unseen),
   ):
