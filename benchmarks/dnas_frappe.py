@@ -45,17 +45,19 @@ def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
   def add(name: str, measure: Callable, *more) -> None:
     found.append((f'frappe/{name}', functools.partial(measure, args, *more)))
 
-  for seed in MORE:
-    add(f'hand-made/seed{seed}', train_handmade, seed)
-  for share in SHARES:
+  def add_searches(share: str) -> None:
     for seed in SEEDS:
       add(f'search/{share}/seed{seed}', search, share, seed)
+    for again in MORE:
+      add(f'chosen/{share}/seed{again}', train_chosen, share, again)
     for seed in SEEDS:
       for again in FRESH:
         name = f'found/{share}/supernet{seed}/seed{again}'
         add(name, train_found, share, seed, again)
-    for again in MORE:
-      add(f'chosen/{share}/seed{again}', train_chosen, share, again)
+
+  for seed in MORE:
+    add(f'hand-made/seed{seed}', train_handmade, seed)
+  add_searches('full')
   for number in range(RANDOM):
     add(f'random/{number}', train_random, number)
   for number in range(len(SCALES)):
@@ -64,18 +66,24 @@ def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
     add(f'random search/{count}', search_randomly, count)
   for seed in SEEDS:
     add(f'ranking/seed{seed}', rank_models, seed)
+  add_searches('quarter')
   return found
 
 
 def train_handmade(args: argparse.Namespace, seed: int) -> dict:
   """The DLRM of configs/frappe.py."""
-  return _train(args, CONFIG, 'hand-made', {'seed': seed}) | {
+  config = _name_config(args, CONFIG)
+  return _train(args, config, 'hand-made', {'seed': seed}) | {
     'of': 'frappe/hand-made', 'seed': seed,
   }  # fmt: skip
 
 
 def search(args: argparse.Namespace, share: str, seed: int) -> dict:
-  """A search by the command; the figures are of the model that it chose."""
+  """A search by the command; the figures are of the model that it chose.
+
+  The row has all that later rows need of it, so that these can be measured
+  where its directory is no more.
+  """
   workdir = _root(args) / 'searches' / f'{share}_seed{seed}'
   options = _choose_data(args) | {'seed': seed, 'search.seed': seed}
   row = dnas_runs.search_once(
@@ -83,35 +91,51 @@ def search(args: argparse.Namespace, share: str, seed: int) -> dict:
     dnas_runs.list_overrides(options),
   )  # fmt: skip
   _, best = dnas_runs.read_search(workdir)
-  return row | {
+  row |= {
     'of': f'frappe/search/{share}', 'seed': seed,
+    'architecture': best['architecture'],
     **_read_metrics(best['metrics']),
   }  # fmt: skip
+  if share == 'full':
+    row['scores'] = _score_random(args, workdir / 'supernet')
+  return row
+
+
+def _score_random(args, folder: pathlib.Path) -> list[float]:
+  """The supernet's log loss of the models of `frappe/random`, in validation."""
+  _, data, task = _load_supernet(args, 'full')
+  scores = score_architectures(
+    task, load_weights(folder, task, 'latest'), data.splits['valid'], 4096,
+    draw_models(task.space, task.search, RANDOM),
+  )  # fmt: skip
+  return scores.tolist()
 
 
 def train_found(
   args: argparse.Namespace, share: str, supernet: int, seed: int
 ) -> dict:
   """The model that a search has chosen, from scratch with another seed."""
-  workdir = _root(args) / 'searches' / f'{share}_seed{supernet}'
-  _, best = dnas_runs.read_search(workdir)
-  return _train(
-    args, str(workdir / 'found' / 'best.py'),
-    f'found_{share}_supernet{supernet}', {'seed': seed},
-  ) | {
+  searched = _read_row(args, f'search/{share}/seed{supernet}')
+  model = _read_architecture(searched['architecture'])
+  name = f'found_{share}_supernet{supernet}'
+  return _train_model(args, share, model, name, seed) | {
     'of': f'frappe/found/{share}', 'seed': seed, 'supernet': supernet,
-    'chosen': best['title'],
-    'flops': best['costs']['flops'], 'bytes': best['costs']['bytes'],
   }  # fmt: skip
+
+
+def _read_row(args: argparse.Namespace, name: str) -> dict:
+  rows = cli.read_rows(args, 'dnas')
+  if (found := rows.get(f'frappe/{name}')) is None:
+    raise ValueError(f'frappe/{name} has not been measured: do that first')
+  return found
 
 
 def train_chosen(args: argparse.Namespace, share: str, seed: int) -> dict:
   """That of the searches that validated best, with five seeds in all."""
-  rows = cli.read_rows(args, 'dnas')
-  searched = [rows[f'frappe/search/{share}/seed{s}'] for s in SEEDS]
+  searched = [_read_row(args, f'search/{share}/seed{s}') for s in SEEDS]
   best = max(searched, key=lambda row: row['valid_auc'])
   row = train_found(args, share, best['seed'], seed)
-  by_hand = rows[f'frappe/hand-made/seed{seed}']
+  by_hand = _read_row(args, f'hand-made/seed{seed}')
   return row | {
     'of': f'frappe/chosen/{share}',
     'auc_diff': row['auc'] - by_hand['auc'],
@@ -121,19 +145,30 @@ def train_chosen(args: argparse.Namespace, share: str, seed: int) -> dict:
 
 def train_random(args: argparse.Namespace, number: int) -> dict:
   """A model by chance, of those that take half of a budget at least."""
-  config, _, task = _load_supernet(args, 'full')
-  drawn = draw_models(task.space, task.search, RANDOM)
-  own = search_results.make_found_config(config, task.space, drawn[number])
-  folder = _root(args) / 'random'
-  folder.mkdir(parents=True, exist_ok=True)
-  path = folder / f'{number:02d}.json'
-  config_lib.save(own, path)
-  costs = task.space.measure_architecture(drawn[number])
-  return _train(args, str(path), f'random_{number:02d}', {'seed': 1}) | {
+  _, _, task = _load_supernet(args, 'full')
+  model = draw_models(task.space, task.search, RANDOM)[number]
+  name = f'random_{number:02d}'
+  return _train_model(args, 'full', model, name, 1) | {
     'kind': 'random model', 'number': number,
-    'chosen': task.space.name_architecture(drawn[number]),
-    'architecture': drawn[number].to_json(),
-    'flops': costs['flops'], 'bytes': costs['bytes'],
+  }  # fmt: skip
+
+
+def _train_model(
+  args, share: str, model: Architecture, name: str, seed: int
+) -> dict:
+  """The row of a model of the space of a search."""
+  config, _, task = _load_supernet(args, share)
+  candidate = search_results.Candidate(
+    name, task.space.name_architecture(model), model,
+    task.space.measure_architecture(model), 0.0,
+    search_results.make_found_config(config, task.space, model),
+  )  # fmt: skip
+  folder = _root(args) / 'models'
+  search_results.write_config(folder, candidate, task.space)
+  row = _train(args, str(folder / f'{name}.py'), name, {'seed': seed})
+  return row | {
+    'chosen': candidate.title,
+    'flops': candidate.costs['flops'], 'bytes': candidate.costs['bytes'],
   }  # fmt: skip
 
 
@@ -167,7 +202,8 @@ def train_scaled(args: argparse.Namespace, number: int) -> dict:
     'model.top': (round(400 * top),) * 3,
     'model.dim': round(10 * dim),
   }
-  row = _train(args, CONFIG, f'scaled_{number}', options)
+  name = f'scaled_{number}'
+  row = _train(args, _name_config(args, CONFIG), name, options)
   sizes = (10 * options['model.dim'], *options['model.top'], 1)
   flops = 2 * sum(a * b for a, b in zip(sizes, sizes[1:], strict=False))
   return row | {
@@ -180,10 +216,9 @@ def train_scaled(args: argparse.Namespace, number: int) -> dict:
 
 def search_randomly(args: argparse.Namespace, searches: int) -> dict:
   """Random models for the cost of some searches; validation chooses."""
-  rows = cli.read_rows(args, 'dnas')
-  searched = [rows[f'frappe/search/full/seed{s}'] for s in SEEDS]
+  searched = [_read_row(args, f'search/full/seed{s}') for s in SEEDS]
   spent = searches * dnas_runs.find_spent(searched)
-  drawn = [r for r in rows.values() if r.get('kind') == 'random model']
+  drawn = [_read_row(args, f'random/{number}') for number in range(RANDOM)]
   found = {'kind': 'random search', 'models': len(drawn)}
   wanted = round(spent / np.mean([row['core_s'] for row in drawn]))
   found['asked'] = wanted  # more than there are where these do not suffice
@@ -202,16 +237,9 @@ def search_randomly(args: argparse.Namespace, searches: int) -> dict:
 
 def rank_models(args: argparse.Namespace, seed: int) -> dict:
   """Spearman's correlation between the supernet and models trained alone."""
-  rows = cli.read_rows(args, 'dnas')
-  drawn = [rows[f'frappe/random/{number}'] for number in range(RANDOM)]
-  _, data, task = _load_supernet(args, 'full', seed)
-  folder = _root(args) / 'searches' / f'full_seed{seed}' / 'supernet'
-  weights = load_weights(folder, task, 'latest')
-  architectures = [_read_architecture(row['architecture']) for row in drawn]
-  scores = score_architectures(
-    task, weights, data.splits['valid'], 4096, architectures
-  )
-  found = {'kind': 'ranking', 'models': len(drawn)}
+  drawn = [_read_row(args, f'random/{number}') for number in range(RANDOM)]
+  scores = np.array(_read_row(args, f'search/full/seed{seed}')['scores'])
+  found = {'of': 'frappe/ranking', 'kind': 'ranking', 'models': len(drawn)}
   for name, truth in (
     ('spearman', [row['valid_logloss'] for row in drawn]),
     ('spearman_auc', [-row['valid_auc'] for row in drawn]),
@@ -225,17 +253,14 @@ def _read_architecture(saved: Mapping) -> Architecture:
   return Architecture(net, saved['dims'], saved['rows'], saved['extra'])
 
 
-def _load_supernet(args: argparse.Namespace, share: str, seed: int = 1):
-  """(config, data, task) of a search."""
-  config = config_lib.load(
-    str(runs.ROOT / SHARES[share]), dnas_runs.list_overrides(_choose_data(args))
-  )
+def _load_supernet(args: argparse.Namespace, share: str):
+  """(config, data, task) of a search, of which nothing need be there."""
+  name = str(runs.ROOT / _name_config(args, SHARES[share]))
+  config = config_lib.load(name, dnas_runs.list_overrides(_choose_data(args)))
   data, task = experiment.load_data_and_task(
-    search_lib.make_supernet_config(config),
-    _root(args) / 'searches' / f'{share}_seed{seed}' / 'supernet',
-    TASK_KINDS,
-    lambda *_: None,
-  )
+    search_lib.make_supernet_config(config), _root(args) / 'space',
+    TASK_KINDS, lambda *_: None,
+  )  # fmt: skip
   return config, data, task
 
 
@@ -244,7 +269,7 @@ def _train(args, config: str, name: str, options: Mapping) -> dict:
   workdir = _root(args) / 'runs' / f'{name}_seed{options["seed"]}'
   with CoreTimer() as timer:
     report = runs.train_once(
-      _name_config(args, config), workdir,
+      config, workdir,
       dnas_runs.list_overrides(_choose_data(args) | dict(options)),
     )  # fmt: skip
   return {
@@ -262,7 +287,7 @@ def _read_metrics(metrics: Mapping) -> dict:
 
 
 def _name_config(args: argparse.Namespace, config: str) -> str:
-  if not args.smoke or config.endswith('.json'):
+  if not args.smoke:
     return config
   return f'{config},smoke' if ':' in config else f'{config}:smoke'
 
