@@ -28,6 +28,7 @@ from pallas_kernels.jagged_embedding.api import (
   merge_rows,
   update_rows,
 )
+from pallas_kernels.jagged_embedding.scores import score_rows
 
 __all__ = [
   'bag_row_gradient',
@@ -45,6 +46,7 @@ __all__ = [
   'offsets',
   'positions',
   'Rule',
+  'score_rows',
   'segment_ids',
   'split',
   'to_dense',

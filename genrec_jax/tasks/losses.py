@@ -6,6 +6,7 @@ so the backward pass repeats nothing.
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from genrec_jax.embedding import lookup
 # gradients, should stay in the cache. Elsewhere, fewer chunks are better.
 CHUNK_BYTES = {'cpu': 5 << 20}
 CHUNK_BYTES_ELSEWHERE = 256 << 20
+MOST_SCORES = 1 << 24  # of tokens at a time, where scores alone are kept
 MASKED = -5e4  # the published logit of a negative that is the positive
 
 
@@ -25,6 +27,18 @@ def chunk_for(vectors: int, dim: int) -> int:
   most = CHUNK_BYTES.get(jax.default_backend(), CHUNK_BYTES_ELSEWHERE)
   tokens = max(8, most // (4 * vectors * dim))
   return 1 << (tokens.bit_length() - 1)
+
+
+def cut_scores(tokens: int, each: int) -> int:
+  """Tokens at a time where each has so many scores and no vectors.
+
+  >>> cut_scores(tokens=3_000, each=129), cut_scores(tokens=3 << 18, each=129)
+  (3000, 65536)
+  """
+  if tokens * each <= MOST_SCORES:
+    return tokens
+  most = max(1, MOST_SCORES // each)
+  return math.gcd(tokens, 1 << (most.bit_length() - 1))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -34,6 +34,7 @@ from genrec_jax.parallel import collectives
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.settings import task_settings
 from pallas_kernels.hashing import element_bits
+from pallas_kernels.jagged_embedding import cpu
 
 ITEMS = 'items'  # the table of this task
 BIASES = 'item_biases'  # and of `loss.item_bias`, a number for each item
@@ -377,25 +378,31 @@ class Retrieval:
         positive, negative, positives, negatives[None], weights, log_q, biases
       )
 
-    def chunk_loss(vectors, tokens, extra):
-      (queries, biases), (positives, negatives, weights, log_q) = tokens, extra
+    def sum_losses(logits, biases, extra):
+      return self._sum_logit_losses(logits[:, 0], logits[:, 1:], *extra, biases)
+
+    def score_in_cache(table, tokens, extra):
+      (queries, biases), (index, *extra) = tokens, extra
+      logits = pallas_kernels.score_rows(queries, table, index)
+      return sum_losses(logits, biases, extra)
+
+    def score_vectors(vectors, tokens, extra):
+      queries, biases = tokens
       logits = jnp.einsum('td,trd->tr', queries, vectors)
-      return self._sum_logit_losses(
-        logits[:, 0],
-        logits[:, 1:],
-        positives,
-        negatives,
-        weights,
-        log_q,
-        biases,
-      )
+      return sum_losses(logits, biases, extra)
 
     index = jnp.concatenate([target[:, None], index], axis=-1)
+    tokens, extra = (queries, biases), (positives, negatives, weights, log_q)
+    if c.chunk is None and cpu.why_not() is None:
+      # Each chunk has a gradient of the whole table: one, if memory allows.
+      chunk = losses.cut_scores(*index.shape)
+      return losses.sum_over_chunks(
+        score_in_cache, chunk, table, None, tokens, (index, *extra)
+      )
     chunk = c.chunk or losses.chunk_for(index.shape[1], table.shape[1])
     chunk = math.gcd(queries.shape[0], chunk)
-    extra = (positives, negatives, weights, log_q)
     return losses.sum_over_chunks(
-      chunk_loss, chunk, table, index, (queries, biases), extra
+      score_vectors, chunk, table, index, tokens, extra
     )
 
   def _full_softmax(self, table, queries, positives, weights) -> jax.Array:

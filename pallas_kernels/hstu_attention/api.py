@@ -33,14 +33,17 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels import dispatch, triton_call
 from pallas_kernels.hstu_attention import gpu, reference, xla
 from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
+from pallas_kernels.jagged import api as jagged
 
 MODES = ('silu', 'softmax')
 DTYPES = ('float32', 'bfloat16')
 MAX_HEAD_DIM = 256
+MAX_TIME = 2**31 - 1
 
 
 def attend_on_tpu(*args, **options) -> jax.Array:
@@ -92,7 +95,9 @@ def hstu_attention(
 
   The formulas and what each token sees are at the top of this file. Wrong
   lengths raise an error where they are known, and make the output NaN under
-  jit, where they are not: a wrong number would be worse.
+  jit, where they are not: a wrong number would be worse. A number in k or v
+  that is not finite may reach all tokens of its sequence, also those that do
+  not see it, and no other sequence.
 
   With equal scores softmax averages what a token sees, here itself and the
   earlier tokens of a sequence of three; the fourth token is padding:
@@ -112,9 +117,9 @@ def hstu_attention(
     max_len: static bound of the lengths.
     mode: 'silu' (HSTU) or 'softmax'.
     alpha: factor of the dot product.
-    normaliser: divisor of the SiLU scores: a number, or `[Tq]` for one a query
-      (no gradient flows to it); `max_len` if None. It is not taken from the
-      lengths of the batch, on which one user's result must not depend.
+    normaliser: divisor of the SiLU scores: a number above 0, or `[Tq]` for one
+      a query (no gradient flows to it); `max_len` if None. It is not taken from
+      the lengths of the batch, on which one user's result must not depend.
     position_bias: `[2n - 1]` with n >= max_len, or None.
     time_bias: `[buckets]`, or None; needs `query_time` and `time`.
     query_time: `[Tq]` int32, when query i's prediction is asked for (HSTU: the
@@ -145,6 +150,12 @@ def hstu_attention(
     ValueError: shapes, dtypes, options or known lengths are wrong.
     NotImplementedError: the implementation cannot run on this machine.
   """
+  q, k, v, lengths, targets, query_lengths = _to_arrays(
+    q, k, v, lengths, targets, query_lengths
+  )
+  position_bias, time_bias, query_time, time = _to_arrays(
+    position_bias, time_bias, query_time, time
+  )
   _check_tensors(q, k, v, query_lengths is not None)
   _check_options(
     mode, max_len, contextual, window, full_tail, prefix, max_targets, dropout
@@ -159,20 +170,16 @@ def hstu_attention(
     _check_time_bias(time_bias.shape, query_time, time, q.shape, k.shape)
   if dropout and dropout_seed is None:
     raise ValueError('dropout needs dropout_seed.')
+  normaliser = _check_normaliser(normaliser, q.shape[:1], max_len)
   # A vector is data; a number goes into the Spec and is compiled in.
-  per_query = getattr(normaliser, 'ndim', 0) == 1
-  if per_query and normaliser.shape != q.shape[:1]:
-    raise ValueError(
-      f'normaliser must be a number or [Tq] = {q.shape[:1]}, not '
-      f'{normaliser.shape}.'
-    )
+  per_query = not isinstance(normaliser, float)
   max_queries = max_len if max_queries is None else min(max_queries, max_len)
   spec = Spec(
     max_len=max_len,
     max_queries=max_len if query_lengths is None else max_queries,
     mode=mode,
     alpha=float(alpha),
-    normaliser=None if per_query else float(normaliser or max_len),
+    normaliser=None if per_query else normaliser,
     contextual=contextual,
     window=window,
     # Without a window nothing binds the tail: one program for both calls.
@@ -194,7 +201,7 @@ def hstu_attention(
         targets,
         query_time,
         time,
-        normaliser.astype(jnp.float32) if per_query else None,
+        normaliser if per_query else None,
         dropout_seed if dropout else None,
       ),
     )
@@ -202,11 +209,49 @@ def hstu_attention(
   # Before the choice of a backend, so that all of them refuse the same calls.
   wrong = _wrong_lengths(spec, context, q.shape[0], k.shape[0])
   run = dispatch.choose('hstu_attention', BACKENDS, implementation)
-  # A kernel cannot be launched on a grid of no sequences.
-  out = (
-    run(spec, tensors, context) if batch else jnp.zeros_like(v[: q.shape[0]])
-  )
+  # A kernel cannot be launched on a grid of no sequences, nor read no tokens.
+  if not (batch and q.shape[0] and k.shape[0]):
+    out = jnp.zeros((q.shape[0], *v.shape[1:]), v.dtype)
+  else:
+    out = run(spec, tensors, _drop_lengths(context, wrong))
   return jnp.where(wrong, jnp.nan, out).astype(v.dtype)
+
+
+def _to_arrays(*given):
+  """Lists and numbers as arrays; what is an array or None stays as it is."""
+  return [
+    x if x is None or hasattr(x, 'ndim') else np.asarray(x) for x in given
+  ]
+
+
+def _drop_lengths(context: Context, wrong) -> Context:
+  """No tokens where lengths are wrong, so that nothing walks beyond them."""
+  if not isinstance(wrong, jax.core.Tracer):
+    return context
+  names = ('lengths', 'query_lengths', 'targets')
+  given = {name: getattr(context, name) for name in names}
+  return context._replace(
+    **{
+      name: jnp.where(wrong, 0, x) for name, x in given.items() if x is not None
+    }
+  )
+
+
+def _check_normaliser(normaliser, queries: tuple[int], max_len: int):
+  """A float, or `[Tq]` float32 where it is not known or one a query."""
+  if normaliser is None:
+    return float(max_len)
+  if not isinstance(normaliser, jax.core.Tracer) and np.ndim(normaliser) == 0:
+    if not 0 < normaliser < np.inf:
+      raise ValueError(f'normaliser is {normaliser}, must be above 0.')
+    return float(normaliser)
+  normaliser = jnp.asarray(normaliser, jnp.float32)
+  if normaliser.shape not in ((), queries):
+    raise ValueError(
+      f'normaliser must be a number or [Tq] = {queries}, not '
+      f'{normaliser.shape}.'
+    )
+  return jnp.broadcast_to(normaliser, queries)
 
 
 def _check_tensors(q, k, v, delta: bool) -> None:
@@ -299,6 +344,14 @@ def _check_time_bias(shape, query_time, time, q_shape, k_shape) -> None:
       f'query_time and time must be [Tq] = {q_shape[:1]} and [T] = '
       f'{k_shape[:1]}, not {query_time.shape} and {time.shape}.'
     )
+  for name, x in (('query_time', query_time), ('time', time)):
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+      raise ValueError(f'{name} must be integers, not {x.dtype}.')
+    if jnp.iinfo(x.dtype).max <= MAX_TIME or isinstance(x, jax.core.Tracer):
+      continue
+    # JAX would cut numbers off that int32 cannot hold, such as milliseconds.
+    if x.size and (x.max() > MAX_TIME or x.min() < -MAX_TIME):
+      raise ValueError(f'{name} holds a number above {MAX_TIME}.')
 
 
 def _wrong_lengths(spec: Spec, context: Context, queries: int, keys: int):
@@ -314,7 +367,7 @@ def _wrong_lengths(spec: Spec, context: Context, queries: int, keys: int):
       f'lengths holds a number above max_len={spec.max_len}.',
     ),
     (
-      lengths.sum() > keys,
+      jagged.exceed(lengths, keys),
       f'lengths add up to more than the {keys} tokens of k and v.',
     ),
   ]
@@ -346,7 +399,7 @@ def _wrong_lengths(spec: Spec, context: Context, queries: int, keys: int):
         f'query_lengths holds a number above max_queries={spec.max_queries}.',
       ),
       (
-        query_lengths.sum() > queries,
+        jagged.exceed(query_lengths, queries),
         f'query_lengths add up to more than the {queries} tokens of q.',
       ),
     ]

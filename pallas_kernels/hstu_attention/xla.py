@@ -35,8 +35,8 @@ class _Chunk(NamedTuple):
   """What is computed at once: c sequences, b query rows, w keys.
 
   queries and keys are token numbers in q and k, `[c, b]` and `[c, w]`, one
-  beyond the last where there is no token: scatters drop those, gathers read
-  another token instead, which `mask` `[c, b, w]` keeps out of every sum.
+  beyond the last where there is no token: scatters drop those, and `mask`
+  `[c, b, w]` keeps what gathers read there out of every sum.
   """
 
   queries: jax.Array
@@ -86,6 +86,12 @@ def _relative(column, row, n: int):
 
 def _take(values, token):
   return values.at[token].get(mode='clip')
+
+
+def _take_vectors(values, token):
+  # Zeros where there is no token: a mask would not keep another token's NaN out
+  # of a product.
+  return values.at[token].get(mode='fill', fill_value=0)
 
 
 def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
@@ -307,9 +313,9 @@ def _forward(spec, tensors, context):
     part = _output(
       spec,
       chunk,
-      _take(q, chunk.queries),
-      _take(k, chunk.keys),
-      _take(v, chunk.keys),
+      _take_vectors(q, chunk.queries),
+      _take_vectors(k, chunk.keys),
+      _take_vectors(v, chunk.keys),
       position,
       table,
       time_bias,
@@ -342,14 +348,16 @@ def _backward(spec, saved, grad):
     # Computes the scores of the chunk again; only they are alive.
     _, pullback = jax.vjp(
       functools.partial(_output, spec, chunk),
-      _take(q, chunk.queries),
-      _take(k, chunk.keys),
-      _take(v, chunk.keys),
+      _take_vectors(q, chunk.queries),
+      _take_vectors(k, chunk.keys),
+      _take_vectors(v, chunk.keys),
       position,
       table,
       time_bias,
     )
-    gq, gk, gv, gposition, gtable, gtime = pullback(_take(grad, chunk.queries))
+    gq, gk, gv, gposition, gtable, gtime = pullback(
+      _take_vectors(grad, chunk.queries)
+    )
     dq, dk, dv, dtable, dtime = total
     # A query has one chunk and a key several, one for each block after it.
     dq = dq.at[chunk.queries].set(gq.astype(f32), mode='drop')

@@ -27,6 +27,24 @@ def offsets(lengths: jax.Array) -> jax.Array:
   return jnp.cumsum(lengths) - lengths
 
 
+def exceed(lengths: jax.Array, capacity: int) -> jax.Array:
+  """Whether lengths add up to more than a capacity, as a scalar.
+
+  Right also where their sum does not fit into int32:
+
+  >>> bool(exceed(jnp.array([2**31 - 1, 2]), capacity=5))
+  True
+
+  Args:
+    lengths: `[B]` integers, none of them negative.
+    capacity: tokens there are.
+  """
+  ends = jnp.cumsum(lengths)
+  # A summand that is not negative is below 2**31, so that the first sum that
+  # does not fit becomes negative.
+  return jnp.any((ends < 0) | (ends > capacity))
+
+
 def segment_ids(lengths: jax.Array, capacity: int) -> jax.Array:
   """The number of the sequence each token belongs to.
 

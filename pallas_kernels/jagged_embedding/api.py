@@ -346,7 +346,8 @@ def update_rows(
 
   Raises:
     ValueError: shapes, dtypes, slots or options are wrong, or known ids are not
-      sorted, distinct rows.
+      sorted, distinct rows. Where ids are not known, such ones make all rows
+      NaN that they name.
     NotImplementedError: the implementation cannot run on this machine.
   """
   backend = _backend(implementation)
@@ -362,6 +363,9 @@ def update_rows(
   if chance is not None:
     numbers = checks.check_numbers(row_numbers, first_column, ids.shape[0])
     chance = RoundingChance(chance.seed, *numbers)
+  # Two threads could move such a row, and one more often than once.
+  repeats = checks.find_repeats(ids, table.shape[0])
+  rates = jnp.where(repeats, jnp.nan, rates)
   moved_by, slots = settings.start_update(rules, rates, groups, slots)
   table, arrays = backend.update(
     moved_by,

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.jagged import api as jagged
 from pallas_kernels.jagged_embedding import spec
 from pallas_kernels.jagged_embedding.spec import Rule
 
@@ -125,17 +126,25 @@ def check_table(table) -> None:
 
 
 def check_integers(name: str, x) -> jax.Array:
-  """The vector `x` as int32; `name` is what an error calls it."""
+  """The vector `x` as int32; `name` is what an error calls it.
+
+  What does not fit raises an error. Where numbers are not known it becomes -1,
+  which is no row, no length and no group.
+  """
   x = x if hasattr(x, 'dtype') else np.asarray(x)
   if x.ndim != 1 or not jnp.issubdtype(x.dtype, jnp.integer):
     raise ValueError(
       f'{name} must be a vector of integers, not {x.dtype} {x.shape}.'
     )
-  if x.dtype.itemsize > 4 and not isinstance(x, jax.core.Tracer):
-    x = np.asarray(x)
-    if x.size and max(-x.min(), x.max()) > MAX_ID:  # JAX would cut it off
-      raise ValueError(f'{name} holds a number above {MAX_ID}.')
-  return jnp.asarray(x, jnp.int32)
+  if jnp.iinfo(x.dtype).max <= MAX_ID:
+    return jnp.asarray(x, jnp.int32)
+  # JAX would cut numbers off.
+  if isinstance(x, jax.core.Tracer):
+    return jnp.where((x < 0) | (x > MAX_ID), -1, x).astype(jnp.int32)
+  x = np.asarray(x)
+  if x.size and (x.max() > MAX_ID or x.min() < -MAX_ID):
+    raise ValueError(f'{name} holds a number above {MAX_ID}.')
+  return jnp.asarray(x.astype(np.int32))
 
 
 def check_bags(ids, lengths, weights, mode):
@@ -149,7 +158,8 @@ def check_bags(ids, lengths, weights, mode):
 
   Returns:
     ids, lengths and weights as arrays, and whether the lengths are wrong, a
-    scalar that is only True under jit.
+    scalar that is only True under jit. All ids are in the first bag then, so
+    that backends need not expect sums that exceed int32.
   """
   if mode not in MODES:
     raise ValueError(f'mode is {mode!r}, must be one of {", ".join(MODES)}.')
@@ -167,14 +177,18 @@ def check_bags(ids, lengths, weights, mode):
     return ids, None, weights, jnp.bool_(False)
   lengths = check_integers('lengths', lengths)
   negative = lengths.min(initial=0) < 0
-  too_many = lengths.sum() > ids.shape[0]
+  too_many = jagged.exceed(lengths, ids.shape[0])
   for broken, message in (
     (negative, 'lengths holds a negative number.'),
     (too_many, f'lengths add up to more than the {ids.shape[0]} ids.'),
   ):
     if not isinstance(broken, jax.core.Tracer) and broken:
       raise ValueError(message)
-  return ids, lengths, weights, negative | too_many
+  wrong = negative | too_many
+  if isinstance(wrong, jax.core.Tracer) and lengths.size:
+    one_bag = jnp.zeros_like(lengths).at[0].set(ids.shape[0])
+    lengths = jnp.where(wrong, one_bag, lengths)
+  return ids, lengths, weights, wrong
 
 
 def check_grads(grads, count: int, of: str, dim: int | None = None) -> None:
@@ -223,6 +237,21 @@ def check_ids(ids, rows, *, lengths=None, spare=False, merged=False) -> None:
     raise ValueError(
       'ids must be sorted and distinct: give what merge_rows returns.'
     )
+
+
+def find_repeats(ids, rows: int) -> jax.Array:
+  """Whether ids that `check_ids` cannot know are not sorted and distinct.
+
+  Args:
+    ids: `[K]`; those at the end that are `rows` are unused.
+    rows: number of rows of the table.
+
+  Returns:
+    A scalar.
+  """
+  if not isinstance(ids, jax.core.Tracer):
+    return jnp.bool_(False)  # refused before
+  return jnp.any((ids[1:] <= ids[:-1]) & (ids[1:] < rows))
 
 
 def check_numbers(rows, first_column, count: int):

@@ -8,13 +8,17 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <exception>
+#include <new>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cpu_groups.h"
 #include "cpu_lookup.h"
 #include "cpu_optimizers.h"
 #include "cpu_packed.h"
+#include "cpu_scores.h"
 #include "cpu_threads.h"
 #include "cpu_update.h"
 #include "xla/ffi/api/ffi.h"
@@ -22,6 +26,24 @@
 namespace {
 
 using Numbers = ffi::Buffer<ffi::U32>;
+
+// A function that XLA may call: what is thrown in it must not reach XLA, which
+// knows no exceptions.
+template <auto F>
+struct Guarded;
+template <typename... Args, ffi::Error (*F)(Args...)>
+struct Guarded<F> {
+  static ffi::Error Call(Args... args) {
+    try {
+      return F(std::move(args)...);
+    } catch (const std::bad_alloc&) {
+      return ffi::Error(ffi::ErrorCode::kResourceExhausted,
+                        "jagged_embedding: not enough memory");
+    } catch (const std::exception& error) {
+      return ffi::Error::Internal(error.what());
+    }
+  }
+};
 
 template <typename F>
 ffi::Error EachType(ffi::DataType type, F run) {
@@ -81,6 +103,29 @@ ffi::Error DotsImpl(ffi::ThreadPool pool, ffi::AnyBuffer table, Ids ids,
     Dots(pool, threads, TableOf<decltype(type)>(table), ids, lengths,
          grads.typed_data(), out->typed_data());
   });
+}
+
+ffi::Error ScoresImpl(ffi::ThreadPool pool, Floats table, Floats queries,
+                      Ids ids, ffi::Result<Floats> out, int64_t threads) {
+  const auto shape = ids.dimensions();
+  Scores(pool, threads, TableOf<float>(table), queries.typed_data(),
+         ids.typed_data(), shape[0], shape[1], out->typed_data());
+  return ffi::Error::Success();
+}
+
+ffi::Error ScoreGradientsImpl(ffi::ThreadPool pool, Floats table,
+                              Floats queries, Ids ids, Floats grads,
+                              ffi::Result<Floats> of_table,
+                              ffi::Result<Floats> of_queries,
+                              int64_t threads) {
+  const auto shape = ids.dimensions();
+  QueryGradients(pool, threads, TableOf<float>(table), ids.typed_data(),
+                 grads.typed_data(), shape[0], shape[1],
+                 of_queries->typed_data());
+  RowGradients(pool, threads, queries.typed_data(), ids.typed_data(),
+               grads.typed_data(), shape[0], shape[1],
+               TableOf<float>(*of_table));
+  return ffi::Error::Success();
 }
 
 ffi::Error MergeImpl(ffi::ThreadPool pool, Ids ids, Ids lengths, Floats weights,
@@ -180,7 +225,7 @@ ffi::Error BagUpdateImpl(ffi::ThreadPool pool, Floats scalars, Numbers seed,
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    Bag, BagImpl,
+    Bag, Guarded<BagImpl>::Call,
     ffi::Ffi::Bind()
         .Ctx<ffi::ThreadPool>()
         .Arg<ffi::AnyBuffer>()
@@ -211,7 +256,7 @@ ffi::Error PackedBagImpl(ffi::ThreadPool pool, ffi::Buffer<ffi::U8> rows,
 }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    PackedBag, PackedBagImpl,
+    PackedBag, Guarded<PackedBagImpl>::Call,
     ffi::Ffi::Bind()
         .Ctx<ffi::ThreadPool>()
         .Arg<ffi::Buffer<ffi::U8>>()
@@ -225,7 +270,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Attr<int64_t>("threads"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    GatherRows, GatherImpl,
+    GatherRows, Guarded<GatherImpl>::Call,
     ffi::Ffi::Bind()
         .Ctx<ffi::ThreadPool>()
         .Arg<ffi::AnyBuffer>()
@@ -236,7 +281,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Attr<int64_t>("threads"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    WeightGradient, DotsImpl,
+    WeightGradient, Guarded<DotsImpl>::Call,
     ffi::Ffi::Bind()
         .Ctx<ffi::ThreadPool>()
         .Arg<ffi::AnyBuffer>()
@@ -247,7 +292,29 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Attr<int64_t>("threads"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    Merge, MergeImpl,
+    ScoreRows, Guarded<ScoresImpl>::Call,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<Floats>()
+        .Arg<Floats>()
+        .Arg<Ids>()
+        .Ret<Floats>()
+        .Attr<int64_t>("threads"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    ScoreGradients, Guarded<ScoreGradientsImpl>::Call,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<Floats>()
+        .Arg<Floats>()
+        .Arg<Ids>()
+        .Arg<Floats>()
+        .Ret<Floats>()
+        .Ret<Floats>()
+        .Attr<int64_t>("threads"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    Merge, Guarded<MergeImpl>::Call,
     ffi::Ffi::Bind()
         .Ctx<ffi::ThreadPool>()
         .Arg<Ids>()
@@ -261,7 +328,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Attr<int64_t>("threads"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    UpdateMerged, UpdateImpl,
+    UpdateMerged, Guarded<UpdateImpl>::Call,
     ffi::Ffi::Bind()
         .Ctx<ffi::ThreadPool>()
         .Arg<Floats>()
@@ -280,7 +347,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Attr<int64_t>("threads"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    BagUpdate, BagUpdateImpl,
+    BagUpdate, Guarded<BagUpdateImpl>::Call,
     ffi::Ffi::Bind()
         .Ctx<ffi::ThreadPool>()
         .Arg<Floats>()

@@ -100,6 +100,27 @@ def weight_gradient(table, ids, lengths, grads):
   return _call('WeightGradient', out, (table, ids, lengths, grads))
 
 
+def score(table, queries, ids):
+  """`[T, R]` products of queries with rows; NaN where an id is not a row.
+
+  Args:
+    table: `[rows, D]` float32.
+    queries: `[T, D]` float32.
+    ids: `[T, R]` int32.
+  """
+  out = jax.ShapeDtypeStruct(ids.shape, jnp.float32)
+  return _call('ScoreRows', out, (table, queries, ids))
+
+
+def score_gradients(table, queries, ids, grads):
+  """Gradients of the table and of the queries, from those of `score`."""
+  out = (
+    jax.ShapeDtypeStruct(table.shape, jnp.float32),
+    jax.ShapeDtypeStruct(queries.shape, jnp.float32),
+  )
+  return tuple(_call('ScoreGradients', out, (table, queries, ids, grads)))
+
+
 def merge(ids, lengths, weights, grads, rows):
   """Adds up gradients by row. See `spec`."""
   size = min(ids.shape[0], rows)

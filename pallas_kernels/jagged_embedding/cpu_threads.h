@@ -7,6 +7,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -20,12 +21,14 @@ namespace ffi = xla::ffi;
 namespace {
 
 // The caller works too and never waits for a task that has not begun, so a pool
-// that is busy delays nothing.
+// that is busy delays nothing. What is thrown on any thread is thrown here, when
+// all have stopped.
 void Parallel(ffi::ThreadPool& pool, int64_t threads, int64_t count,
               int64_t grain, const std::function<void(int64_t, int64_t)>& run) {
   struct State {
     std::atomic<int64_t> next{0};
     int64_t done = 0;
+    std::exception_ptr thrown;
     std::mutex mutex;
     std::condition_variable all_done;
   };
@@ -40,10 +43,18 @@ void Parallel(ffi::ThreadPool& pool, int64_t threads, int64_t count,
   const auto* body = &run;
   auto work = [state, body, chunks, grain, count] {
     int64_t mine = 0;
-    for (int64_t i; (i = state->next++) < chunks; ++mine)
-      (*body)(i * grain, std::min(count, (i + 1) * grain));
+    std::exception_ptr thrown;
+    for (int64_t i; (i = state->next++) < chunks; ++mine) {
+      if (thrown) continue;  // others wait until each chunk is counted
+      try {
+        (*body)(i * grain, std::min(count, (i + 1) * grain));
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+    }
     if (!mine) return;
     std::lock_guard<std::mutex> lock(state->mutex);
+    if (thrown) state->thrown = thrown;
     state->done += mine;
     if (state->done == chunks) state->all_done.notify_one();
   };
@@ -51,9 +62,11 @@ void Parallel(ffi::ThreadPool& pool, int64_t threads, int64_t count,
   work();
   std::unique_lock<std::mutex> lock(state->mutex);
   state->all_done.wait(lock, [&] { return state->done == chunks; });
+  if (state->thrown) std::rethrow_exception(state->thrown);
 }
 
-// Memory that is kept: fresh pages cost more than sorting does.
+// Memory that is kept: fresh pages cost more than sorting does. What is larger
+// than kMost is given back, so that one huge batch does not hold it for good.
 class Scratch {
  public:
   explicit Scratch(size_t words) {
@@ -68,18 +81,24 @@ class Scratch {
   }
   ~Scratch() {
     std::lock_guard<std::mutex> lock(Mutex());
-    if (Free().size() < kKept) Free().push_back(std::move(memory_));
+    if (Free().size() < kKept && memory_.size() <= kMost)
+      Free().push_back(std::move(memory_));
   }
   uint64_t* data() { return memory_.data(); }
 
  private:
   static constexpr size_t kKept = 4;
+  static constexpr size_t kMost = (64 << 20) / sizeof(uint64_t);
   static std::mutex& Mutex() {
     static std::mutex mutex;
     return mutex;
   }
   static std::vector<std::vector<uint64_t>>& Free() {
-    static auto* free = new std::vector<std::vector<uint64_t>>;
+    static auto* free = [] {
+      auto* made = new std::vector<std::vector<uint64_t>>;
+      made->reserve(kKept);  // a destructor must not allocate
+      return made;
+    }();
     return *free;
   }
   std::vector<uint64_t> memory_;

@@ -18,7 +18,7 @@ from pallas_kernels.jagged_embedding import compiler, prebuilt
 
 TARGETS = (
   'Bag', 'PackedBag', 'GatherRows', 'WeightGradient', 'Merge', 'UpdateMerged',
-  'BagUpdate',
+  'BagUpdate', 'ScoreRows', 'ScoreGradients',
 )  # fmt: skip
 PREFIX = 'pallas_kernels.jagged_embedding.'
 SWITCH = 'PALLAS_KERNELS_CPU'

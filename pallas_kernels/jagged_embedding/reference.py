@@ -34,7 +34,7 @@ def bag(table, ids, lengths, weights):
 def gather(table, ids, count, spare):
   """Reads rows. See `spec`."""
   out = _rows_of(table, ids)
-  empty = jnp.arange(ids.shape[0]) >= count
+  empty = jnp.arange(ids.shape[0], dtype=jnp.int32) >= count
   if spare:
     empty |= ids == table.shape[0]
   return jnp.where(empty[:, None], 0.0, out).astype(table.dtype)

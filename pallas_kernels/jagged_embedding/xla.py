@@ -87,7 +87,7 @@ def gather(table, ids, count, spare):
     mode='fill', fill_value=jnp.nan
   )
   # After the read: padding and unused entries give zeros, not NaN.
-  empty = jnp.arange(ids.shape[0]) >= count
+  empty = jnp.arange(ids.shape[0], dtype=jnp.int32) >= count
   if spare:
     empty |= ids == table.shape[0]
   return jnp.where(empty[:, None], jnp.zeros((), table.dtype), out)

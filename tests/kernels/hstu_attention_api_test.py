@@ -64,6 +64,16 @@ REFUSED = {
     dict(normaliser=np.ones(3, 'float32')),
     r'normaliser must be a number or \[Tq\] = \(128,\), not \(3,\)',
   ),
+  'normaliser_0': (dict(normaliser=0), 'normaliser is 0, must be above 0'),
+  'normaliser_nan': (dict(normaliser=float('nan')), 'normaliser is nan, must'),
+  'float_time': (
+    dict(time=np.zeros(128, 'float32')),
+    'time must be integers, not float32',
+  ),
+  'milliseconds': (
+    dict(query_time=np.full(128, 1_700_000_000_000)),
+    'query_time holds a number above 2147483647',
+  ),
   'time_bias': (dict(time_bias=np.ones((3, 2))), r'time_bias must be \[bucket'),
   'dropout_seed': (dict(dropout=0.5), 'dropout needs dropout_seed'),
 }
@@ -87,6 +97,10 @@ CONTRADICTIONS = {
   'many': (
     dict(lengths=ints(*[12] * 11)),
     'lengths add up to more than the 128 tokens of k and v',
+  ),
+  'wraps': (
+    dict(lengths=ints(2**31 - 1, 2**31 - 1, 2)),
+    'lengths holds .* above max_len=12',
   ),
   'targets': (
     dict(targets=ints(6, 0, 0)),
@@ -127,6 +141,54 @@ def test_lengths_that_contradict_raise_or_give_nan(case, arguments):
     'reference',
   )['out']
   assert np.all(np.isnan(out))
+
+
+@pytest.mark.parametrize('backend', BACKENDS)
+def test_nothing_is_attended(backend):
+  for tokens, sequences in ((0, 0), (0, 3), (7, 0)):
+    x = jnp.ones((tokens, 2, 4))
+    lengths = jnp.zeros(sequences, jnp.int32)
+    out = pallas_kernels.hstu_attention(
+      x, x, x, lengths, max_len=5, implementation=backend
+    )
+    assert out.shape == x.shape and not out.any()
+
+
+def test_lists_are_welcome(arguments):
+  lists = {
+    name: np.asarray(arguments[name]).tolist()
+    for name in ('lengths', 'time', 'query_time')
+  }
+  out = pallas_kernels.hstu_attention(**arguments | lists)
+  np.testing.assert_array_equal(out, pallas_kernels.hstu_attention(**arguments))
+
+
+@pytest.mark.parametrize('backend', BACKENDS)
+def test_a_normaliser_may_be_traced(backend, arguments):
+  def attend(normaliser):
+    return pallas_kernels.hstu_attention(
+      **arguments | dict(normaliser=normaliser, implementation=backend)
+    )
+
+  assert_close(jax.jit(attend)(5.0), attend(5.0))
+
+
+@pytest.mark.parametrize('backend', cases.FAST_BACKENDS)
+def test_nan_stays_in_its_sequence(backend):
+  """Of the last token there is, and of padding: both stand in for others."""
+  arguments = shapes.inputs(
+    shapes.SHAPES['tiny'], sizes=[5, 0, 12], capacity=32
+  )
+  clean = cases.results(arguments, backend)
+  for first in (5, 17):  # the second sequence with the padding, or that alone
+    spoiled = {
+      name: arguments[name].at[first:].set(jnp.nan) for name in ('q', 'k', 'v')
+    }
+    found = cases.results(arguments | spoiled, backend)
+    for name in ('out', 'q', 'k', 'v'):
+      np.testing.assert_array_equal(
+        found[name][:first], clean[name][:first], err_msg=name
+      )
 
 
 def test_an_unknown_implementation_is_refused_and_the_known_are_listed(

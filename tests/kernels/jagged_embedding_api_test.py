@@ -2,6 +2,7 @@
 
 import logging
 import subprocess
+import sys
 import zlib
 
 import jax
@@ -98,9 +99,13 @@ def test_under_jit_a_bad_id_reads_nan_and_moves_nothing(name, bad):
 
 
 @pytest.mark.parametrize('name', HERE)
-@pytest.mark.parametrize('lengths', [[2, -1], [2, 2]])
+@pytest.mark.parametrize(
+  # The last sums of each wrap in int32, to 0 and to 2.
+  'lengths',
+  [[2, -1], [2, 2], [2**31 - 1, 2**31 - 1, 2], [2**30] * 4 + [2]],
+)
 def test_under_jit_wrong_lengths_give_nan(name, lengths):
-  grads = jnp.ones((2, 4))
+  grads = jnp.ones((len(lengths), 4))
 
   def run(lengths):
     return api.embedding_bag(TABLE, IDS, lengths, implementation=name), (
@@ -112,6 +117,34 @@ def test_under_jit_wrong_lengths_give_nan(name, lengths):
 
   bags, table = jax.jit(run)(jnp.int32(lengths))
   assert np.all(np.isnan(bags)) and np.any(np.isnan(table))
+
+
+@pytest.mark.parametrize('lengths', [[2**31 - 1, 2**31 - 1, 2], [2**30] * 4])
+def test_a_sum_of_lengths_that_wraps_is_too_large(lengths):
+  with pytest.raises(ValueError, match='add up to more than the 3 ids'):
+    api.embedding_bag(TABLE, IDS, jnp.int32(lengths))
+
+
+@pytest.mark.parametrize('name', HERE)
+def test_an_id_beyond_int32_is_no_row_under_jit(name):
+  with jax.enable_x64(True):
+    ids = jnp.int64([1, 2**32 + 2, -(2**32) + 2])
+    rows = jax.jit(
+      lambda i: api.gather(jnp.float32(TABLE), i, implementation=name)
+    )(ids)
+  assert np.isnan(rows[1:]).all() and np.isfinite(rows[0]).all()
+
+
+@pytest.mark.parametrize('name', HERE)
+@pytest.mark.parametrize('ids', [[1, 1, 3], [3, 1, 2], [1, 10, 3]])
+def test_under_jit_rows_that_repeat_become_nan(name, ids):
+  """A step for each repeat would be no update that anybody asked for."""
+  new, _ = jax.jit(
+    lambda i: update(i, slots={}, optimizer='sgd', implementation=name)
+  )(jnp.int32(ids))
+  named = [i for i in ids if i < 10]
+  assert np.isnan(new[jnp.array(named)]).all()
+  assert np.isfinite(np.delete(new, named, 0)).all()
 
 
 @pytest.mark.parametrize('name', HERE)
@@ -137,6 +170,35 @@ def test_everything_is_exported():
 
 
 # --- The C++ library.
+
+TOO_LARGE = """
+import resource
+import jax, jax.numpy as jnp
+import pallas_kernels
+
+ids = jnp.zeros(8_000_000, jnp.int32)  # to be sorted in 256 MB
+sort = jax.jit(lambda ids: pallas_kernels.distinct_rows(ids, 10))
+sort = sort.lower(ids).compile()
+with open('/proc/self/statm') as file:
+  used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), -1))
+try:
+  jax.block_until_ready(sort(ids))
+except Exception as error:
+  print(error)
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+print(sort(ids)[:2])
+"""
+
+
+@pytest.mark.skipif('cpu' not in HERE, reason=str(cpu.why_not()))
+@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
+def test_too_little_memory_is_an_error_and_no_abort():
+  done = subprocess.run(
+    [sys.executable, '-c', TOO_LARGE], capture_output=True, text=True
+  )
+  assert 'not enough memory' in done.stdout, done.stderr
+  assert '[ 0 10]' in done.stdout
 
 
 @pytest.fixture

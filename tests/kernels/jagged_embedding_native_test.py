@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 from pallas_kernels import cache_directory
-from pallas_kernels.jagged_embedding import api, compiler, cpu, native, prebuilt
+from pallas_kernels.jagged_embedding import (
+  api,
+  compiler,
+  cpu,
+  native,
+  prebuilt,
+  scores,
+)
 from tests.kernels.embedding_cases import HERE, inputs, slots
 from tests.tolerances import assert_close
 
@@ -73,6 +80,13 @@ def compute() -> tuple[dict, dict]:
     'weighted': api.embedding_bag(*bags, weights=case['weights']),
     'dots': api.bag_weight_gradient(bags[0], case['grads'], *bags[1:]),
   }
+  some = case['ids'][:60].reshape(12, 5)
+  fused['scores'], differentiate = jax.vjp(
+    lambda q, t: scores.score_rows(q, t, some),
+    case['grads'][:12],
+    case['table'],
+  )
+  fused['their gradients'] = differentiate(fused['scores'])
   ids, grads = exact['merge']
   for optimizer, dtype in (
     ('row_adagrad', 'float32'), ('row_adam', 'bfloat16'), ('lamb', 'float16'),
@@ -104,7 +118,7 @@ def test_all_libraries_give_the_same_bits(libraries, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, found, exact)
     if kind == best:
       jax.tree.map(np.testing.assert_array_equal, rounded, fused)
-    for name in ('weighted', 'dots', 'row_adagrad'):
+    for name in ('weighted', 'dots', 'scores', 'row_adagrad'):
       jax.tree.map(
         lambda x, y, name=name: assert_close(x, y, 'float32', name),
         rounded[name],
