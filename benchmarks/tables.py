@@ -24,6 +24,7 @@ from benchmarks.tables_dmt import DMT
 from benchmarks.tables_exfm import EXFM
 from benchmarks.tables_generative import GENERATIVE
 from benchmarks.tables_gpu import GPU
+from benchmarks.tables_kernels import KERNELS
 from benchmarks.tables_launching import LAUNCHING
 from benchmarks.tables_meaning import MEANING
 from benchmarks.tables_numerics import NUMERICS
@@ -176,58 +177,6 @@ TABLES = {
       ('peer / ours', 'peer_x', '.1f'),
     ),
   },
-  'hstu_attention': {
-    'files': ('cpu2/hstu_attention',),
-    'columns': (
-      ('machine', 'machine', ''),
-      ('longest', 'max_len', ',d'),
-      ('fill', 'fill', '.0%'),
-      ('program', 'program', ''),
-      ('core-seconds', 'core_s', '.3f'),
-      ('wall ms', 'wall_ms', ',.1f'),
-      ('share of the matmul rate', 'matmul_share', '.0%'),
-      ('temporary, MB', 'temp_mb', ',.0f'),
-      ('cost / ours', 'vs_ours_x', '.2f'),
-    ),
-    'where': {
-      'pass': 'forward+backward',
-      'max_len': (256, 1024, 8192),
-      'fill': (0.2, 1.0),
-    },
-  },
-  'left_to_xla': {
-    'files': ('cpu2/left_to_xla',),
-    'columns': (
-      ('machine', 'machine', ''),
-      ('op / pass / dropout / dtype', 'case', ''),
-      ('wall ms', 'wall_ms', ',.2f'),
-      ('a copy, wall ms', 'copy_wall_ms', ',.2f'),
-      ('a matmul, wall ms', 'matmul_wall_ms', ',.2f'),
-      ('share reached', 'share', '.0%'),
-    ),
-  },
-  'aot_compile_gpu': {
-    'files': ('cpu2/aot_compile_gpu',),
-    'columns': (
-      ('call', 'what', ''),
-      ('kernel', 'kernel', ''),
-      ('for', 'target', ''),
-      ('registers', 'registers', 'd'),
-      ('spilled, bytes', 'spilled_bytes', ',d'),
-      ('shared, bytes', 'shared_bytes', ',d'),
-    ),
-    'where': {
-      'dtype': 'bfloat16',
-      'what': ('both biases', 'every option'),
-      'target': ('sm_90', 'gfx942'),
-      'kernel': (
-        'forward',
-        'backward_queries',
-        'backward_keys',
-        'backward_bias',
-      ),
-    },
-  },
   'out_of_core': {
     'files': ('cpu2/out_of_core',),
     'columns': (
@@ -263,38 +212,6 @@ TABLES = {
       ('share', 'share', '.0%'),
       ('packages', 'packages', 'd'),
       ('bytecode, MB', 'pycache_bytes', 'MB'),
-    ),
-  },
-  'jagged_embedding': {
-    'files': ('cpu2/jagged_embedding',),
-    'columns': (
-      ('batch', 'shape', ''),
-      ('program', 'program', ''),
-      ('setting', 'setting', ''),
-      ('distinct rows', 'distinct', ',d'),
-      ('lookup, core-ms', 'forward_core_ms', '.1f'),
-      ('step, core-ms (median)', 'core_ms', '.1f'),
-      ('least', 'min_core_ms', '.1f'),
-      ('step, wall ms (least)', 'min_wall_ms', '.1f'),
-      ('naive / this', 'naive_x', '.1f'),
-      ('peer / this', 'peer_x', '.2f'),
-      ('least / least', 'peer_min_x', '.2f'),
-      ('bytes/s of a copy', 'of_copy', '.0%'),
-      ('load of the machine', 'load_1min', '.1f'),
-    ),
-  },
-  'native_op': {
-    'files': ('cpu2/native_op',),
-    'columns': (
-      ('batch', 'shape', ''),
-      ('rows are', 'dtype', ''),
-      ('program', 'program', ''),
-      ('first use, wall s', 'ready_wall_s', '.2f'),
-      ('core-s', 'ready_core_s', '.2f'),
-      ('step, core-ms (median)', 'core_ms', '.1f'),
-      ('least', 'min_core_ms', '.1f'),
-      ('XLA alone / this', 'xla_x', '.1f'),
-      ('load of the machine', 'load_1min', '.1f'),
     ),
   },
   'peer_step': {
@@ -357,6 +274,7 @@ TABLES = {
   **STRUCTURE,
   **GENERATIVE,
   **GPU,
+  **KERNELS,
   **DMT,
   **EXFM,
   **COMPACT,

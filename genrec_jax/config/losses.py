@@ -33,8 +33,8 @@ class RetrievalLossConfig:
       score: it parts items that share a row of the table (`config.tables`).
     gbce_t: calibration t of 'gbce', from 0 to 1.
     chunk: positions whose logits are alive at once, a power of two; None is
-      what suits the cache of the machine (see
-      `losses.chunk_for`).
+      what suits the machine (see `losses.chunk_for`), and on CPUs products in
+      C++ without chunks.
   """
 
   name: str = 'sampled_softmax'
