@@ -2,10 +2,11 @@
 
 Queries and keys are packed, and a grid step takes one block of each and a few
 heads. Which key blocks a query block sees is known before the kernel starts
-(`tpu_layout`); steps beyond them do nothing, and the grid is as long as the
-longest range, so the work grows with the sum of the squared lengths. Scores
-never leave VMEM; the backward pass (`tpu_backward`) computes them again. Masks
-are those of `masks`, from a few integers for each token. The biases:
+(`tpu_layout`), and the grid is as long as the list of all pairs, so the work
+grows with the sum of the squared lengths, and no step is without work but where
+two cores share unequal halves. Scores never leave VMEM; the backward pass
+(`tpu_backward`) computes them again. Masks are those of `masks`, from a few
+integers for each token. The biases:
 
 - by position: the distance of a query and a key of one sequence is the
   difference of their token numbers, so a tile's bias depends on the distance of
@@ -168,7 +169,7 @@ def forward(spec: Spec, plan: KernelPlan, operands: dict, call: TokenPlaces):
     spec: options of the call.
     plan: block sizes.
     operands: name -> array, as `attention` prepares them.
-    call: positions and ranges of the tokens.
+    call: positions and pairs of the tokens.
 
   Returns:
     `[H, R, dv]`, and for softmax the logarithms of the sums, `[H, R]`.
@@ -208,21 +209,18 @@ def forward(spec: Spec, plan: KernelPlan, operands: dict, call: TokenPlaces):
 
 
 def _forward_kernel(
-  spec, plan, first, last, shift, seed, inputs, outputs, scratch
+  spec, plan, codes, bounds, shift, seed, inputs, outputs, scratch
 ):
-  group, i, step = (pl.program_id(axis) for axis in range(3))
-  # The key block of this step, if the query block sees so many.
-  runs = tpu_layout.count_runs(spec)
-  j = tpu_grid.key_block(i, step, first, last, runs)
+  group, step = pl.program_id(0), tpu_grid.read_step(codes, bounds)
 
-  @pl.when(step == 0)
+  @pl.when(step.is_first)
   def _():
     scratch['sum'][...] = jnp.zeros_like(scratch['sum'])
     if spec.mode == 'softmax':
       scratch['top'][...] = jnp.full_like(scratch['top'], LOWEST)
       scratch['total'][...] = jnp.zeros_like(scratch['total'])
 
-  @pl.when(j <= last[runs * i + runs - 1])
+  @pl.when(step.is_seen)
   def _():
     tile = tpu_tile.build(
       spec,
@@ -230,7 +228,7 @@ def _forward_kernel(
       inputs,
       inputs['queries'],
       inputs['keys'],
-      tpu_grid.distance(plan, i, j, shift),
+      tpu_grid.distance(plan, step.own, step.other, shift),
       turned=False,
     )
     for h in range(plan.heads):
@@ -245,8 +243,7 @@ def _forward_kernel(
       # In float32 over all steps; rounded once, when it is written.
       scratch['sum'][h] += tpu_tile.dot(weights.astype(v.dtype), v, 1, 0)
 
-  # Not the last step of the grid, for which `pl.num_programs` is wrong in vmap.
-  @pl.when(j == tpu_grid.last_block(i, first, last, runs))
+  @pl.when(step.is_last)
   def _():
     number = tpu_layout.SCALE
     scale = inputs['queries'][:, number : number + 1]

@@ -69,15 +69,18 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
     in_specs['stats'] = side.query_spec(2)
   out_shape = {'q': jax.ShapeDtypeStruct(q.shape, q.dtype)}
   out_specs = {'q': side.query_spec(q.shape[2])}
-  groups = side.grid[0]
+  groups, parts, _ = side.grid
 
   def table(name, *shape):
     shape = (1, *shape)
-    out_shape[name] = jax.ShapeDtypeStruct((groups, *shape[1:]), jnp.float32)
-    # The same block for all steps of a head group: it stays in VMEM and is
-    # written once.
+    own = (groups * parts, *shape[1:])
+    out_shape[name] = jax.ShapeDtypeStruct(own, jnp.float32)
+    # The same block for all steps of a part of a group of heads: it stays in
+    # VMEM and is written once.
     zeros = (0,) * (len(shape) - 1)
-    out_specs[name] = pl.BlockSpec(shape, lambda g, *_: (g, *zeros))
+    out_specs[name] = pl.BlockSpec(
+      shape, lambda g, part, *_: (g * parts + part, *zeros)
+    )
 
   if 'position' in operands:
     table('position', *operands['position'].shape)
@@ -95,15 +98,12 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
       ],
     ),
     out_shape=out_shape,
-    compiler_params=tpu_grid.compiler_params(
-      # Query blocks that add to one table cannot run on two cores at once.
-      'arbitrary' if len(out_shape) > 1 else 'parallel'
-    ),
+    compiler_params=tpu_grid.compiler_params(),
     interpret=plan.interpret,
     name='hstu_attention_backward_by_query',
   )(*side.scalars, side.inputs | inputs)
   if 'position' in grads:
-    # Head groups run in parallel and have a table each.
+    # Groups of heads and parts run in parallel and have a table each.
     grads['position'] = grads['position'].sum(0)
   if 'time' in grads:
     grads['time'] = grads['time'].sum((0, 2, 3))[None]
@@ -111,26 +111,24 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
 
 
 def _by_query_kernel(
-  spec, plan, first, last, shift, seed, inputs, outputs, total
+  spec, plan, codes, bounds, shift, seed, inputs, outputs, total
 ):
-  group, i, step = (pl.program_id(axis) for axis in range(3))
-  runs = tpu_layout.count_runs(spec)
-  j = tpu_grid.key_block(i, step, first, last, runs)
+  group, step = pl.program_id(0), tpu_grid.read_step(codes, bounds)
   tables = [outputs[name] for name in ('position', 'time') if name in outputs]
 
-  # The tables collect over the whole group, dq over one query block.
-  @pl.when((i == 0) & (step == 0))
+  # The tables collect over the whole part, dq over one query block.
+  @pl.when(pl.program_id(2) == 0)
   def _():
     for table in tables:
       table[...] = jnp.zeros_like(table)
 
-  @pl.when(step == 0)
+  @pl.when(step.is_first)
   def _():
     total[...] = jnp.zeros_like(total)
 
-  @pl.when(j <= last[runs * i + runs - 1])
+  @pl.when(step.is_seen)
   def _():
-    distance = tpu_grid.distance(plan, i, j, shift)
+    distance = tpu_grid.distance(plan, step.own, step.other, shift)
     tile = tpu_tile.build(
       spec, plan, inputs, inputs['queries'], inputs['keys'], distance, False
     )
@@ -158,7 +156,7 @@ def _by_query_kernel(
     if 'time' in outputs:
       tpu_tile.add_time_gradient(outputs['time'], tile, shared)
 
-  @pl.when(j == tpu_grid.last_block(i, first, last, runs))
+  @pl.when(step.is_last)
   def _():
     outputs['q'][...] = (spec.alpha * total[...]).astype(outputs['q'].dtype)
 
@@ -181,11 +179,12 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
   if plan.targets:
     shape = (side.grid[0], k.shape[1], 1)
     out_shape['targets'] = jax.ShapeDtypeStruct(shape, jnp.float32)
+    own = side.key_spec(1).index_map
     out_specs['targets'] = pl.BlockSpec(
-      (1, plan.block_k, 1), lambda g, j, *_: (g, j, 0)
+      (1, plan.block_k, 1), lambda g, *rest: (g, own(g, *rest)[1], 0)
     )
   grads = pl.pallas_call(
-    functools.partial(_by_key_kernel, spec, plan, side.grid[1]),
+    functools.partial(_by_key_kernel, spec, plan),
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=len(side.scalars),
       grid=side.grid,
@@ -209,35 +208,18 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
 
 
 def _by_key_kernel(
-  spec,
-  plan,
-  key_blocks,
-  first,
-  last,
-  shift,
-  seed,
-  span_start,
-  span_count,
-  inputs,
-  outputs,
-  total,
+  spec, plan, codes, bounds, shift, seed, inputs, outputs, total
 ):
-  group, j, step = (pl.program_id(axis) for axis in range(3))
-  i, count = tpu_grid.query_block(step, j, key_blocks, span_start, span_count)
+  group, step = pl.program_id(0), tpu_grid.read_step(codes, bounds)
 
-  @pl.when(step == 0)
+  @pl.when(step.is_first)
   def _():
     for name in total:
       total[name][...] = jnp.zeros_like(total[name])
     if plan.targets:
       outputs['targets'][...] = jnp.zeros_like(outputs['targets'])
 
-  # A run may contain query blocks that do not see this key block: those that
-  # have no rows of its kind.
-  runs = tpu_layout.count_runs(spec)
-  is_seen = tpu_grid.is_seen(i, j, first, last, runs)
-
-  @pl.when((step < count) & is_seen)
+  @pl.when(step.is_seen)
   def _():
     tile = tpu_tile.build(
       spec,
@@ -245,7 +227,7 @@ def _by_key_kernel(
       inputs,
       inputs['queries'],
       inputs['keys'],
-      tpu_grid.distance(plan, i, j, shift),
+      tpu_grid.distance(plan, step.other, step.own, shift),
       True,
     )
     shared = None
@@ -271,7 +253,7 @@ def _by_key_kernel(
       outputs['targets'][0] += jnp.sum(asked, axis=1, keepdims=True)
 
   # Also where nobody sees the block, whose gradients are zero.
-  @pl.when(step == jnp.maximum(count, 1) - 1)
+  @pl.when(step.is_last)
   def _():
     dk = spec.alpha * total['k'][...]
     outputs['k'][...] = dk.astype(outputs['k'].dtype)

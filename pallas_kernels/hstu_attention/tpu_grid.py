@@ -9,18 +9,23 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.hstu_attention import tpu_layout
-from pallas_kernels.hstu_attention.tpu_layout import KernelPlan, TokenPlaces
+from pallas_kernels.hstu_attention.tpu_layout import (
+  KernelPlan,
+  Pairs,
+  TokenPlaces,
+)
 
 # Of 64 MB at least (v5p and 7x have the least); the compiler's own limit is 16.
 VMEM_BYTES = 56 << 20
 TABLE_BYTES = 36 << 20  # of them, for the position bias and its gradient
+PAIRS_BYTES = 768 << 10  # of the megabyte that holds scalars
 
 
 class Side(NamedTuple):
   """A kernel call, but for its outputs.
 
   Attributes:
-    grid: heads, own blocks, then the other side's blocks that meet them.
+    grid: groups of heads, parts of the own blocks, pairs of blocks.
     scalars: what the kernel gets first, in SMEM.
     inputs: name -> array.
     in_specs: name -> its blocks.
@@ -56,71 +61,38 @@ def check_room(plan: KernelPlan, operands: dict, copies: int) -> None:
     )
 
 
+class Step(NamedTuple):
+  """What a step of a grid does.
+
+  Attributes:
+    own: the block whose output is made.
+    other: the block that meets it.
+    is_seen: whether there is something to compute.
+    is_first: whether it is the first step of its own block.
+    is_last: whether it is the last one.
+  """
+
+  own: jax.Array
+  other: jax.Array
+  is_seen: jax.Array
+  is_first: jax.Array
+  is_last: jax.Array
+
+
 def by_query(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
   """A kernel call that walks the key blocks which each query block sees.
 
   Args:
     plan: block sizes.
     operands: arrays of the call.
-    call: positions and ranges of the tokens.
+    call: positions and pairs of the tokens.
   """
-
-  query_blocks = call.queries.shape[0] // plan.block_q
-  runs = call.first.shape[0] // query_blocks
-
-  def read_block(i, step, first, last, *_):
-    # Steps beyond the last block read it again, which costs no copy.
-    end = last_block(i, first, last, runs)
-    return jnp.minimum(key_block(i, step, first, last, runs), end)
-
   inputs = _inputs(operands, call)
   # Keys run along the lanes of a tile, so their fields are rows.
   inputs['keys'] = inputs['keys'].T
-  # A number known at run time: the grid is as long as the longest range.
-  counts = jnp.maximum(call.last - call.first + 1, 0).reshape(-1, runs).sum(1)
-  steps = jnp.max(counts, initial=1)
   return _side(
-    plan,
-    (query_blocks, steps),
-    (call.first, call.last, call.shift, call.seed),
-    inputs,
-    query=lambda i, step, *scalars: i,
-    key=read_block,
-    turned=False,
+    plan, call.by_query, call, inputs, query=_own, key=_other, turned=False
   )
-
-
-def key_block(i, step, first, last, runs: int):
-  """The key block that a query block takes in a step.
-
-  Beyond its last block, a number above `last_block`.
-
-  Args:
-    i: the query block.
-    step: number of the step.
-    first: as in `TokenPlaces`.
-    last: as in `TokenPlaces`.
-    runs: of `tpu_layout.count_runs`.
-  """
-  j = first[runs * i] + step
-  if runs > 1:
-    count = jnp.maximum(last[2 * i] - first[2 * i] + 1, 0)
-    j = jnp.where(step < count, j, first[2 * i + 1] + step - count)
-  return j
-
-
-def last_block(i, first, last, runs: int):
-  """The last key block of a query block; its first one if it sees none."""
-  at = runs * i + runs - 1
-  return jnp.maximum(last[at], first[at])
-
-
-def is_seen(i, j, first, last, runs: int):
-  """Whether a query block sees a key block."""
-  seen = (first[runs * i] <= j) & (j <= last[runs * i])
-  if runs > 1:
-    seen |= (first[2 * i + 1] <= j) & (j <= last[2 * i + 1])
-  return seen
 
 
 def by_key(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
@@ -131,61 +103,76 @@ def by_key(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
   Args:
     plan: block sizes.
     operands: arrays of the call.
-    call: positions and ranges of the tokens.
+    call: positions and pairs of the tokens.
   """
-  key_blocks = call.keys.shape[0] // plan.block_k
-  # A key block is seen by several runs of query blocks, one for each kind of
-  # row.
-  counts = call.span_count.reshape(-1, key_blocks).sum(0)
   inputs = _inputs(operands, call)
   inputs['queries'] = inputs['queries'].T
   if 'position' in inputs:
     # Tiles are turned in this kernel, see `tpu_tile`.
     inputs['position'] = jnp.swapaxes(inputs['position'], 1, 2)
-
-  def query(j, step, *scalars):
-    return query_block(step, j, key_blocks, *scalars[-2:])[0]
-
   return _side(
-    plan,
-    (key_blocks, jnp.maximum(jnp.max(counts), 1)),
-    (
-      call.first,
-      call.last,
-      call.shift,
-      call.seed,
-      call.span_start,
-      call.span_count,
-    ),
-    inputs,
-    query=query,
-    key=lambda j, step, *scalars: j,
-    turned=True,
+    plan, call.by_key, call, inputs, query=_other, key=_own, turned=True
   )
 
 
-def query_block(step, j, key_blocks: int, span_start, span_count):
-  """Which query block a step takes for a key block, and how many there are.
+def read_step(codes, bounds) -> Step:
+  """What the present step of a grid does.
 
   Args:
-    step: number of the step.
-    j: the key block.
-    key_blocks: number of key blocks.
-    span_start: as in `TokenPlaces`.
-    span_count: as in `TokenPlaces`.
+    codes: of `Pairs`.
+    bounds: of `Pairs`.
   """
-  number = jnp.int32(0)
-  before = jnp.int32(0)
-  # Unrolled: there are at most three runs.
-  for span in range(span_start.shape[0] // key_blocks):
-    start = span_start[span * key_blocks + j]
-    count = span_count[span * key_blocks + j]
-    # Beyond the last block, that one stays.
-    inside = jnp.clip(step - before, 0, count - 1)
-    # Runs follow one another; the last one that has begun is right.
-    number = jnp.where((step >= before) & (count > 0), start + inside, number)
-    before += count
-  return number, before
+  part, step = pl.program_id(1), pl.program_id(2)
+  at, end = _place(part, step, bounds)
+  own, other, is_seen = tpu_layout.decode(codes[at])
+  # A part may have fewer pairs than the other one: the rest does nothing.
+  alive = bounds[part] + step < end
+  before, _, _ = tpu_layout.decode(codes[jnp.maximum(at - 1, 0)])
+  after, _, _ = tpu_layout.decode(codes[jnp.minimum(at + 1, end - 1)])
+  return Step(
+    own,
+    other,
+    alive & is_seen,
+    alive & ((step == 0) | (before != own)),
+    # Not the last step of the grid, for which `pl.num_programs` is wrong in
+    # vmap.
+    alive & ((at == end - 1) | (after != own)),
+  )
+
+
+def _place(part, step, bounds):
+  """The number of a pair, and that behind the last one of the part."""
+  end = bounds[part + 1]
+  # Steps beyond the last pair read it again, which costs no copy.
+  return jnp.minimum(bounds[part] + step, end - 1), end
+
+
+def _own(part, step, codes, bounds, *_):
+  return tpu_layout.decode(codes[_place(part, step, bounds)[0]])[0]
+
+
+def _other(part, step, codes, bounds, *_):
+  return tpu_layout.decode(codes[_place(part, step, bounds)[0]])[1]
+
+
+def _check_pairs(plan: KernelPlan, pairs: Pairs, call: TokenPlaces) -> None:
+  """Refuses more pairs of blocks than the scalars of a kernel may be."""
+  size = 4 * len(pairs.codes)
+  if not plan.interpret and size > PAIRS_BYTES:
+    raise ValueError(
+      f'there may be {len(pairs.codes):,} pairs of blocks, whose list takes '
+      f'{size >> 10} kB of the memory for scalars of a TPU, and '
+      f'{PAIRS_BYTES >> 10} kB are there for it: pass fewer tokens in a call, '
+      "lower max_len, or ask for implementation='xla'."
+    )
+  most = max(
+    call.queries.shape[0] // plan.block_q, call.keys.shape[0] // plan.block_k
+  )
+  if most > tpu_layout.MAX_BLOCKS:
+    raise ValueError(
+      f'there are {most:,} blocks of tokens, and {tpu_layout.MAX_BLOCKS:,} can '
+      'be counted: pass fewer tokens in a call.'
+    )
 
 
 def distance(plan: KernelPlan, i, j, shift):
@@ -202,15 +189,10 @@ def distance(plan: KernelPlan, i, j, shift):
   return j * per_key - i * per_query - shift[i]
 
 
-def compiler_params(own: str = 'parallel') -> pltpu.CompilerParams:
-  """Parameters of the compiler.
-
-  Args:
-    own: 'parallel', or 'arbitrary' where the blocks of a kernel's own side add
-      to the same output, so that they must run one after another.
-  """
+def compiler_params() -> pltpu.CompilerParams:
+  """Parameters of the compiler."""
   return pltpu.CompilerParams(
-    dimension_semantics=('parallel', own, 'arbitrary'),
+    dimension_semantics=('parallel', 'parallel', 'arbitrary'),
     vmem_limit_bytes=VMEM_BYTES,
   )
 
@@ -225,14 +207,15 @@ def _inputs(operands: dict, call: TokenPlaces) -> dict:
   return inputs | {'queries': call.queries, 'keys': keys}
 
 
-def _side(plan, grid, scalars, inputs, query, key, turned) -> Side:
+def _side(plan, pairs, call, inputs, query, key, turned) -> Side:
   heads = inputs['q'].shape[0]
+  _check_pairs(plan, pairs, call)
 
   def per_head(size, block):
     def spec(width):
       return pl.BlockSpec(
-        # Head groups are the outermost axis of the grid, tokens depend on the
-        # rest.
+        # Groups of heads are the outermost axis of the grid, tokens depend on
+        # the rest.
         (plan.heads, size, width),
         lambda g, *rest: (g, block(*rest), 0),
       )
@@ -266,9 +249,12 @@ def _side(plan, grid, scalars, inputs, query, key, turned) -> Side:
   for name in ('position', 'time'):
     if name in inputs:
       in_specs[name] = whole(inputs[name])
+  parts = len(pairs.bounds) - 1
+  # A number known at run time: as many steps as the longer part has pairs.
+  steps = jnp.max(pairs.bounds[1:] - pairs.bounds[:-1])
   return Side(
-    (heads // plan.heads, *grid),
-    scalars,
+    (heads // plan.heads, parts, steps),
+    (*pairs, call.shift, call.seed),
     inputs,
     in_specs,
     query_spec,

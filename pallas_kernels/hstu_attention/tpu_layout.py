@@ -51,29 +51,37 @@ class KernelPlan:
   interpret: object
 
 
+class Pairs(NamedTuple):
+  """The pairs of blocks that a kernel takes one after the other, int32.
+
+  Attributes:
+    codes: `[P]` pairs, see `decode`, by their own block; those behind the last
+      one are never read.
+    bounds: `[parts + 1]` where the pairs of each part of the own blocks begin:
+      cores take a part each.
+  """
+
+  codes: jax.Array
+  bounds: jax.Array
+
+
 class TokenPlaces(NamedTuple):
   """What the kernels need to know about the tokens, all int32.
 
   Attributes:
     queries: `[R, 8]` fields of each row; segment 0 for rows without a query.
     keys: `[K, 8]` fields of each key; segments from 1, B + 1 for padding.
-    first: `[R / block_q * runs]` first key block a query block sees, of each of
-      its `count_runs` runs of blocks, which follow one another.
-    last: `[R / block_q * runs]` last one; smaller than `first` if it sees none.
+    by_query: query blocks with the key blocks that they see.
+    by_key: key blocks with the query blocks that see them.
     shift: tiles by which a query block's tokens are ahead of its rows.
-    span_start: `[spans * K / block_k]` the query blocks that see a key block
-      are a few runs of blocks; the first block of each run.
-    span_count: `[spans * K / block_k]` number of blocks of each run.
     seed: `[1]` bits of the dropout seed.
   """
 
   queries: jax.Array
   keys: jax.Array
-  first: jax.Array
-  last: jax.Array
+  by_query: Pairs
+  by_key: Pairs
   shift: jax.Array
-  span_start: jax.Array
-  span_count: jax.Array
   seed: jax.Array
 
 
@@ -207,7 +215,9 @@ def call(
   bounds = [*key_range(spec, query), *prefix_range(spec, query)]
   bounds = place_queries(where, jnp.stack(bounds, 1))
   blocks = keys // plan.block_k
-  ranges = _ranges(spec, plan, queries, bounds, blocks)
+  first, last = find_ranges(spec, plan, queries, bounds, blocks)
+  most = bound_blocks(spec, plan, context.query_lengths is not None)
+  by_query, by_key = list_pairs(first, last, blocks, min(most, blocks))
   # The same for all queries of a block; rows without one must not win the
   # maximum.
   token = queries[:, TOKEN] - jnp.arange(where.rows, dtype=jnp.int32)
@@ -218,9 +228,9 @@ def call(
   return TokenPlaces(
     queries,
     _stack((key.segment + 1, key.order, key.token, pad(time, keys))),
-    *ranges[:2],
+    by_query,
+    by_key,
     shift,
-    *ranges[2:],
     lax.bitcast_convert_type(seed.astype(jnp.uint32), jnp.int32)[None],
   )
 
@@ -261,11 +271,6 @@ def prefix_range(spec: Spec, query: masks.TokenPositions):
   return start, jnp.minimum(last, query.token)
 
 
-def count_runs(spec: Spec) -> int:
-  """Runs of key blocks that a query block sees; a prefix is one of its own."""
-  return 2 if spec.prefix else 1
-
-
 def _is_tail(spec: Spec, order, limit):
   """Whether the window does not bind a token."""
   if spec.full_tail:
@@ -273,8 +278,21 @@ def _is_tail(spec: Spec, order, limit):
   return jnp.zeros(order.shape, bool)
 
 
-def _ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
-  """first, last, span_start, span_count of `TokenPlaces`."""
+def find_ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
+  """The key blocks that query blocks see, as runs of blocks.
+
+  Args:
+    spec: options of the call.
+    plan: block sizes.
+    queries: fields of the rows.
+    bounds: `[R, 2 * runs]` first and last key of each run of a row.
+    blocks: number of key blocks.
+
+  Returns:
+    The first and the last key block of each run, `[R / block_q, runs]`: one,
+    and before it that of a prefix, where there is one. Runs do not overlap. A
+    run without blocks ends before it begins.
+  """
   real = queries[:, SEGMENT] > 0
   order, limit = queries[:, ORDER], queries[:, LIMIT]
 
@@ -286,52 +304,123 @@ def _ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
     low = low.reshape(-1, plan.block_q).min(1)
     return low, high.reshape(-1, plan.block_q).max(1)
 
-  # Rows of one kind see key blocks that only move forward with the row, so the
-  # query blocks that see a key block are one run of each kind.
-  near, kinds = real, []  # of rows, and of what each is read by them
-  if spec.contextual:
-    kinds.append((near & (order == 0), 0))
-    # Each row is of one kind, or a key block would count it twice.
-    near &= order != 0
-  if spec.full_tail:
-    tail = _is_tail(spec, order, limit)
-    kinds.append((near & tail, 0))
-    near &= ~tail
-  if spec.prefix:
-    kinds.append((near, 1))
-  starts, ends = [], []
-  key_block = jnp.arange(blocks, dtype=jnp.int32)
-  for chosen, run in ((near, 0), *kinds):
-    low, high = hull(chosen, run)
-    # Empty blocks have no bounds of their own and take a neighbour's, so that
-    # both sequences rise and can be searched.
-    low, high = lax.cummin(low, reverse=True), lax.cummax(high)
-    # The first block that reaches this far, and the last that begins no later.
-    starts.append(jnp.searchsorted(high, key_block, side='left'))
-    ends.append(jnp.searchsorted(low, key_block, side='right') - 1)
-  # Runs may overlap: sorted by start, each begins after the end of the others.
-  start, end = (jnp.stack(x).astype(jnp.int32) for x in (starts, ends))
-  by_start = jnp.argsort(start, axis=0)
-  start = jnp.take_along_axis(start, by_start, axis=0)
-  end = jnp.take_along_axis(end, by_start, axis=0)
-  # The end of all runs before, not of the last alone: one may contain the next.
-  before = jnp.pad(lax.cummax(end, axis=0), ((1, 0), (0, 0)))[:-1]
-  before = before.at[0].set(-1)
-  start = jnp.maximum(start, before + 1)
-  count = jnp.maximum(end - start + 1, 0)
   first, last = hull(real)
-  if spec.prefix:
-    # What the window reaches is read with it, and so are the prefixes of later
-    # sequences of a block: they would make the run as long as the first one.
-    reach = jnp.repeat(first, plan.block_q)
-    head, neck = hull(near & (bounds[:, 2] // plan.block_k < reach), 1)
-    neck = jnp.minimum(neck, first - 1)
-    first, last = (jnp.stack(x, 1).reshape(-1)
-                   for x in ((head, first), (neck, last)))  # fmt: skip
-  # A block that sees nothing must name a block that exists.
-  first = jnp.where(last < first, 0, first)
-  last = jnp.where(last < first, -1, last)
-  return first, last, start.reshape(-1), count.reshape(-1)
+  if not spec.prefix:
+    return first[:, None], last[:, None]
+  # What the window reaches is read with it, and so are the prefixes of later
+  # sequences of a block: they would make the run as long as the first one.
+  near = real & ~_is_tail(spec, order, limit)
+  if spec.contextual:
+    near &= order != 0
+  reach = jnp.repeat(first, plan.block_q)
+  head, neck = hull(near & (bounds[:, 2] // plan.block_k < reach), 1)
+  neck = jnp.minimum(neck, first - 1)
+  return jnp.stack((head, first), 1), jnp.stack((neck, last), 1)
+
+
+def bound_blocks(spec: Spec, plan: KernelPlan, tails: bool) -> int:
+  """The most key blocks that a query block can see.
+
+  Args:
+    spec: options of the call.
+    plan: block sizes.
+    tails: whether a block has rows of one sequence alone.
+  """
+  # Tokens from the begin of the first sequence to the last row of the block,
+  # or beyond it where context looks ahead.
+  tokens = spec.max_len
+  if not tails:
+    ahead = spec.max_len - 1 if spec.contextual else 0
+    tokens += plan.block_q - 1 + ahead
+  return (tokens - 2) // plan.block_k + 2
+
+
+def list_pairs(first, last, blocks: int, most: int) -> tuple[Pairs, Pairs]:
+  """All pairs of a query block and a key block that it sees.
+
+  A block that meets none is there once all the same, since its output must be
+  written.
+
+  Args:
+    first: as from `find_ranges`.
+    last: as from `find_ranges`.
+    blocks: number of key blocks.
+    most: of these that a query block can see.
+
+  Returns:
+    The pairs by query block, and by key block.
+  """
+  rows = first.shape[0]
+  counts = jnp.maximum(last - first + 1, 0)
+  seen = counts.sum(1)
+  steps = jnp.maximum(seen, 1)
+  begin = jnp.cumsum(steps) - steps
+  capacity = rows * most
+  query = jnp.repeat(
+    jnp.arange(rows, dtype=jnp.int32), steps, total_repeat_length=capacity
+  )
+  step = jnp.arange(capacity, dtype=jnp.int32) - begin[query]
+  is_seen = step < seen[query]
+  key = first[query, 0] + step
+  if first.shape[1] > 1:
+    ahead = counts[query, 0]
+    key = jnp.where(step < ahead, key, first[query, 1] + step - ahead)
+  key = jnp.where(is_seen, key, 0)
+  by_query = Pairs(
+    _encode(query, key, is_seen),
+    _cut_parts(rows, lambda half: begin[half], steps.sum()),
+  )
+  # The same pairs by key block, and each block that nobody sees.
+  number = jnp.arange(blocks, dtype=jnp.int32)
+  alone = jnp.zeros(blocks, bool)
+  alone = ~alone.at[jnp.where(is_seen, key, blocks)].set(True, mode='drop')
+  own = jnp.concatenate(
+    (jnp.where(is_seen, key, blocks), jnp.where(alone, number, blocks))
+  )
+  other = jnp.concatenate((query, jnp.zeros(blocks, jnp.int32)))
+  # Stable, so that the queries of a key block keep their order.
+  own, other, is_seen = lax.sort(
+    (own, other, jnp.concatenate((is_seen, jnp.zeros(blocks, bool)))),
+    num_keys=1,
+    is_stable=True,
+  )
+  by_key = Pairs(
+    _encode(own, other, is_seen),
+    _cut_parts(blocks, lambda half: jnp.sum(own < half), jnp.sum(own < blocks)),
+  )
+  return by_query, by_key
+
+
+MAX_BLOCKS = 1 << 15  # of either side, so that a pair is one number
+PARTS = 2  # no chip has more cores that share a call
+
+
+def _encode(own, other, is_seen):
+  """Pairs as numbers of 32 bits, negative where nothing is to be computed."""
+  code = own << 16 | other
+  return jnp.where(is_seen, code, ~code)
+
+
+def decode(code):
+  """Own block, other block, and whether there is something to compute.
+
+  >>> own, other, is_seen = decode(jnp.array([5 << 16 | 2, ~(7 << 16)]))
+  >>> own.tolist(), other.tolist(), is_seen.tolist()
+  ([5, 7], [2, 0], [True, False])
+
+  Args:
+    code: number of a pair.
+  """
+  is_seen = code >= 0
+  code = jnp.where(is_seen, code, ~code)
+  return code >> 16, code & 0xFFFF, is_seen
+
+
+def _cut_parts(blocks: int, begin, end) -> jax.Array:
+  """Where the pairs of each half of the own blocks begin, and their end."""
+  parts = min(PARTS, blocks)
+  cuts = [begin(part * blocks // parts) for part in range(parts)]
+  return jnp.stack([*map(jnp.int32, cuts), jnp.int32(end)])
 
 
 def toeplitz(spec: Spec, plan: KernelPlan, table: jax.Array) -> jax.Array:

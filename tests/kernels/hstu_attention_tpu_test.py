@@ -21,7 +21,6 @@ from pallas_kernels.hstu_attention import (
   masks,
   shapes,
   tpu,
-  tpu_grid,
   tpu_layout,
 )
 from pallas_kernels.hstu_attention.spec import Context, Spec
@@ -97,37 +96,37 @@ def test_each_block_that_is_seen_is_walked_once_from_both_sides(options, tail):
   )
   seen &= query[:, None, tpu_layout.SEGMENT] == key[None, :, tpu_layout.SEGMENT]
   blocks = seen.reshape(-1, plan.block_q, CAPACITY // 8, 8).any((1, 3))
-  number = np.arange(CAPACITY // 8)
-  runs = tpu_layout.count_runs(spec)
-  of_query = np.arange(len(blocks))[:, None]
-  walked = np.asarray(
-    tpu_grid.is_seen(of_query, number[None], call.first, call.last, runs)
+  of_query, of_key = list_walks(call.by_query), list_walks(call.by_key)
+  # Each pair once, and the same pairs from both sides.
+  assert len(set(of_query)) == len(of_query)
+  assert set(of_query) == {(i, j) for j, i in of_key} and len(of_key) == len(
+    of_query
   )
-  assert np.all(walked | ~blocks)
-  # Step by step, each once, and nothing else.
-  taken = np.asarray(tpu_grid.key_block(
-    of_query, np.arange(len(number) + 1)[None], call.first, call.last, runs
-  ))  # fmt: skip
-  end = np.asarray(tpu_grid.last_block(of_query, call.first, call.last, runs))
-  for i, own in enumerate(taken):
-    mine = own[own <= end[i]]
-    if walked[i].any():
-      assert mine.tolist() == np.flatnonzero(walked[i]).tolist()
-  counts = call.span_count.reshape(-1, len(number)).sum(0)
-  steps = np.arange(counts.max() + 2)[:, None]
-  found, total = tpu_grid.query_block(
-    steps,
-    number[None],
-    len(number),
-    call.span_start,
-    call.span_count,
-  )
-  found, there = np.asarray(found), steps < np.asarray(total)
-  assert np.all((found >= 0) & (found < len(blocks)))
-  for j, count in enumerate(counts):
-    mine = found[there[:, j], j]
-    assert len(mine) == count == len(set(mine))
-    assert set(np.flatnonzero(blocks[:, j])) <= set(mine)
+  assert set(zip(*np.nonzero(blocks), strict=True)) <= set(of_query)
+
+
+def list_walks(pairs: tpu_layout.Pairs) -> list:
+  """(own block, other block) of all steps that compute something.
+
+  Checks on the way that each own block is walked in one go, in one part.
+  """
+  codes, bounds = map(np.asarray, pairs)
+  own, other, is_seen = map(np.asarray, tpu_layout.decode(codes))
+  assert (np.diff(bounds) > 0).all()
+  alive = slice(0, bounds[-1])
+  assert sorted(own[alive]) == own[alive].tolist()
+  # All blocks are there, also those that meet none.
+  assert set(own[alive]) == set(range(own[alive].max() + 1))
+  for cut in bounds[1:-1]:
+    assert own[cut - 1] != own[cut]
+  chosen = np.flatnonzero(is_seen[alive])
+  return list(zip(own[chosen], other[chosen], strict=True))
+
+
+def count_steps(pairs: tpu_layout.Pairs) -> np.ndarray:
+  """Steps of each own block."""
+  own, _ = np.asarray(list_walks(pairs)).T
+  return np.bincount(own)
 
 
 def test_a_window_is_not_walked_like_the_whole_history():
@@ -137,9 +136,9 @@ def test_a_window_is_not_walked_like_the_whole_history():
   call = tpu_layout.call(spec, PLAN, data, where, 1024)
   # Two blocks of keys, three for the last queries; and for a key block the
   # queries nearby and the block of the full tail.
-  steps = np.asarray(call.last - call.first) + 1
+  steps = count_steps(call.by_query)
   assert np.max(steps[:-1]) <= 4 and steps[-1] == 1024 // 8
-  assert np.max(call.span_count.reshape(2, -1).sum(0)) <= 3
+  assert np.max(count_steps(call.by_key)) <= 3
 
 
 def test_a_prefix_costs_its_own_blocks():
@@ -147,9 +146,29 @@ def test_a_prefix_costs_its_own_blocks():
   data = Context(jnp.array([500, 524]), *[None] * 6)
   where = tpu_layout.layout(spec, PLAN, data, 1024, aligned=False)
   call = tpu_layout.call(spec, PLAN, data, where, 1024)
-  counts = np.maximum(np.asarray(call.last - call.first) + 1, 0)
   # Two or three blocks of a prefix, and those of the window.
-  assert np.max(counts.reshape(-1, 2).sum(1)) <= 8
+  assert np.max(count_steps(call.by_query)) <= 8
+
+
+@pytest.mark.parametrize('tail', [False, True], ids=['', 'tail'])
+@pytest.mark.parametrize('contextual', [0, 3])
+def test_no_more_blocks_are_seen_than_there_is_room_for(contextual, tail):
+  """And little room is in vain, however badly sequences and blocks lie."""
+  spec = dataclasses.replace(SPEC, contextual=contextual, max_queries=60)
+  most = 0
+  plan = dataclasses.replace(PLAN, block_q=8) if tail else PLAN
+  bound = tpu_layout.bound_blocks(spec, plan, tail)
+  for first in range(1, 61):
+    lengths = jnp.array([first, 60, 60])
+    data = context(lengths=lengths, query_lengths=lengths if tail else None)
+    where = tpu_layout.layout(spec, plan, data, 184, aligned=tail)
+    call = tpu_layout.call(spec, plan, data, where, 184)
+    steps = np.asarray(call.by_query.bounds)[-1]
+    assert steps <= len(call.by_query.codes)
+    most = max(most, np.max(count_steps(call.by_query)))
+  assert most <= bound
+  if not tail:
+    assert most >= bound - 1
 
 
 @pytest.mark.parametrize('contextual', [0, 3])
@@ -295,6 +314,13 @@ def test_a_position_bias_that_fits_no_memory_is_refused():
   shape = dataclasses.replace(cases.SHAPE, max_len=1 << 16)
   arguments = shapes.inputs(shape, sizes=[60], capacity=128)
   with pytest.raises(ValueError, match='position_bias takes 96 MB'):
+    lower_for_tpu(arguments)
+
+
+def test_a_list_of_pairs_that_fits_no_memory_is_refused():
+  shape = dataclasses.replace(cases.SHAPE, max_len=8192)
+  arguments = shapes.inputs(shape, sizes=[60], capacity=1 << 21)
+  with pytest.raises(ValueError, match='278,528 pairs of blocks, .* 1088 kB'):
     lower_for_tpu(arguments)
 
 
