@@ -159,10 +159,10 @@ def test_no_more_blocks_are_seen_than_there_is_room_for(contextual, tail):
   plan = dataclasses.replace(PLAN, block_q=8) if tail else PLAN
   bound = tpu_layout.bound_blocks(spec, plan, tail)
   for first in range(1, 61):
-    lengths = jnp.array([first, 60, 60])
+    lengths = jnp.array([first, 60, 14, 60])
     data = context(lengths=lengths, query_lengths=lengths if tail else None)
-    where = tpu_layout.layout(spec, plan, data, 184, aligned=tail)
-    call = tpu_layout.call(spec, plan, data, where, 184)
+    where = tpu_layout.layout(spec, plan, data, 200, aligned=tail)
+    call = tpu_layout.call(spec, plan, data, where, 200)
     steps = np.asarray(call.by_query.bounds)[-1]
     assert steps <= len(call.by_query.codes)
     most = max(most, np.max(count_steps(call.by_query)))
