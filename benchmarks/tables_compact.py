@@ -36,6 +36,7 @@ def _list_cases(data: str, *compressions: int) -> dict:
 _HASH = {
   'hash_clicks': _list_cases('clicks/2000', 10, 100),
   'hash_films': _list_cases('movielens', 2, 10, 100),
+  'hash_frappe': _list_cases('frappe', 5, 20),
   'hash_rows': {
     'files': ('cpu2/learned_hash',),
     'where': {

@@ -98,4 +98,16 @@ KERNELS = {
       ('arithmetic, core-ms', 'arithmetic_ms', '.1f'),
     ),
   },
+  'tpu_steps': {
+    'files': ('cpu2/tpu_steps',),
+    'columns': (
+      ('longest / fill / kernel by', 'case', ''),
+      ('own blocks', 'own_blocks', ',d'),
+      ('rectangle, steps', 'rectangle', ',d'),
+      ('list, steps', 'steps', ',d'),
+      ('of them idle', 'idle', ',d'),
+      ('rectangle / list', 'x', '.2f'),
+      ('list, kB at most', 'list_kb', ',.0f'),
+    ),
+  },
 }
