@@ -35,6 +35,7 @@ def _list_cases(data: str, *compressions: int) -> dict:
 
 _HASH = {
   'hash_clicks': _list_cases('clicks/2000', 10, 100),
+  'hash_many': _list_cases('clicks/20000', 2, 10, 100),
   'hash_films': _list_cases('movielens', 2, 10, 100),
   'hash_frappe': _list_cases('frappe', 5, 20),
   'hash_rows': {
