@@ -5,7 +5,7 @@
 Counted from the lists that the kernels get, on any machine; nothing runs on a
 TPU. Batches have 262,144 padded tokens, lengths uniform around a share of the
 longest (`fill`), or log-normal with the deviation of MovieLens-1M: a fifth of
-the longest in the mean, some cut at the longest. `steps` are those of a group of
+the longest in the mean, some cut there. `steps` are those of a group of
 heads, over both parts; `idle` those that compute nothing. `rectangle` is the
 grid that each kernel had before it got a list: its own blocks times the longest
 range. `list_kb` is what the list takes of the memory for scalars, at most.
