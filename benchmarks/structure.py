@@ -221,7 +221,9 @@ def check_out(commit: str, directory: pathlib.Path) -> None:
   if done.returncode:
     cli.fail(f'commit {commit} is not in this clone: {done.stderr.decode()}')
   with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-    archive.extractall(directory, filter='data')
+    # Python 3.11.2 and 3.11.3 know no filters, and take the attribute for any.
+    archive.extraction_filter = getattr(tarfile, 'data_filter', None)
+    archive.extractall(directory)
 
 
 def _run(root: pathlib.Path, *words) -> str:

@@ -3,7 +3,6 @@
 import doctest
 import json
 import logging
-import tarfile
 
 import pytest
 from ml_collections import ConfigDict
@@ -191,8 +190,8 @@ def test_a_workdir_continues_under_the_names_of_now(tmp_path, sentences):
 
 @pytest.mark.parametrize('name', kinds.KINDS)
 def test_old_workdirs_have_keys_of_now(tmp_path, name):
-  with tarfile.open(kinds.FILES / f'{name}.tar.gz') as archive:
-    archive.extract('workdir/config.json', tmp_path, filter='data')
+  with kinds.open_workdir(name) as archive:
+    archive.extract('workdir/config.json', tmp_path)
   saved = config_lib.read_config(tmp_path / 'workdir/config.json')
   now = flatten(getattr(config_lib, saved['task'])().to_dict())
   unknown = {key for key in flatten(saved) if not key.startswith('model.')}

@@ -235,9 +235,11 @@ void RowGradients(ffi::ThreadPool& pool, int64_t threads,
                   const float* queries, const int32_t* ids, const float* grads,
                   int64_t count, int64_t each, const Table<float>& out) {
   constexpr int64_t kBlock = 64;  // rows that lie together have one owner
+  constexpr int64_t kMostOwners = 16;  // each reads all ids, which is not free
   const int64_t blocks = (out.rows + kBlock - 1) / kBlock;
   if (threads <= 0) threads = pool.num_threads();
-  const int64_t owners = std::max<int64_t>(1, std::min(threads, blocks));
+  const int64_t owners = std::max<int64_t>(
+      1, std::min({threads, blocks, kMostOwners}));
   const Columns columns(out.dim);
   // A division for each id would cost more than its sum.
   std::vector<int32_t> owner(blocks);

@@ -10,7 +10,6 @@ import functools
 import json
 import os
 import pathlib
-import tarfile
 import zlib
 
 import jax
@@ -40,8 +39,8 @@ every_kind = pytest.mark.parametrize('name', kinds.KINDS)
 
 def unpack(name: str, place: pathlib.Path) -> pathlib.Path:
   """The old `workdir`, beside the `data` it was trained on."""
-  with tarfile.open(kinds.FILES / f'{name}.tar.gz') as archive:
-    archive.extractall(place, filter='data')
+  with kinds.open_workdir(name) as archive:
+    archive.extractall(place)
   return place / 'workdir'
 
 

@@ -86,7 +86,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
   # Many blocks of rows, so that each thread owns some.
   case = make(50, tokens=300, each=40, rows=1_000)
   runs = []
-  for threads in ('1', '2', '5'):
+  for threads in ('1', '2', '5', '40'):
     monkeypatch.setenv(cpu.THREADS, threads)
     runs.append(differentiate('cpu', *case))
   for other in runs[1:]:
