@@ -20,6 +20,8 @@ from pallas_kernels.hstu_attention.spec import Context, Spec
 from pallas_kernels.jagged import api as jagged
 
 TILE = 128  # lanes of a register
+MAX_BLOCKS = 1 << 15  # of either side, so that a pair is one number
+PARTS = 2  # of the own blocks: no chip has more cores that share a call
 
 # Columns of `TokenPlaces.queries` and `TokenPlaces.keys`.
 FIELDS = 8
@@ -389,10 +391,6 @@ def list_pairs(first, last, blocks: int, most: int) -> tuple[Pairs, Pairs]:
     _cut_parts(blocks, lambda half: jnp.sum(own < half), jnp.sum(own < blocks)),
   )
   return by_query, by_key
-
-
-MAX_BLOCKS = 1 << 15  # of either side, so that a pair is one number
-PARTS = 2  # no chip has more cores that share a call
 
 
 def _encode(own, other, is_seen):

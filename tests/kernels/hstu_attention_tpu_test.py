@@ -99,9 +99,8 @@ def test_each_block_that_is_seen_is_walked_once_from_both_sides(options, tail):
   of_query, of_key = list_walks(call.by_query), list_walks(call.by_key)
   # Each pair once, and the same pairs from both sides.
   assert len(set(of_query)) == len(of_query)
-  assert set(of_query) == {(i, j) for j, i in of_key} and len(of_key) == len(
-    of_query
-  )
+  assert set(of_query) == {(i, j) for j, i in of_key}
+  assert len(of_key) == len(of_query)
   assert set(zip(*np.nonzero(blocks), strict=True)) <= set(of_query)
 
 
