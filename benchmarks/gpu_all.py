@@ -3,38 +3,47 @@
   python -m benchmarks.gpu_all --out DIR
   python -m benchmarks.gpu_all --out DIR --steps tests tune --minutes 9
 
-Looks whether the kernels are right on the device, measures them and what others
-take (`benchmarks.gpu`), then runs the kernel tests and the benchmarks of steps
-and updates, each in a process of its own and within its share of the time. Rows
-of `benchmarks.gpu` lie in DIR/*.jsonl (`benchmarks.gpu.rows` makes results of
+Looks whether the kernels are right on the device, measures them, what others
+take and whole trainings (`benchmarks.gpu`), then runs the kernel tests; the
+benchmarks of steps and updates run where they are named. Each step is a process
+of its own, with all it began, and ends with its share of the time. Rows of
+`benchmarks.gpu` lie in DIR/*.jsonl (`benchmarks.gpu.rows` makes results of
 them), other results in DIR/results/<machine>/ (copy them to
 benchmarks/results), the output of each step in DIR/<step>.log. A step that
 fails or runs out of time does not stop the others; the exit status says whether
-any did.
+any did. A machine without internet needs the wheels of
+`benchmarks/gpu/wheels.txt`: what is missing of them is named first, with the
+steps that need it.
 """
 
 import argparse
+import importlib.util
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
 
-from benchmarks import runs
-
+# Not from `benchmarks.runs`, which needs what a bare machine lacks.
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+WHEELS = ROOT / 'benchmarks/gpu/wheels.txt'
 # Step -> (command behind `python -m`, minutes it may take).
 STEPS = {
   'smoke': ('benchmarks.gpu.smoke --out {out} --minutes 3', 4),
-  'kernels': ('benchmarks.gpu.kernels --out {out} --minutes 6', 7),
+  'kernels': ('benchmarks.gpu.kernels --out {out} --minutes 5', 6),
   'tune': ('benchmarks.gpu.tune --out {out} --minutes 3', 4),
-  'peers': ('benchmarks.gpu.peers --out {out} --minutes 3', 4),
+  'peers': ('benchmarks.gpu.peers --out {out} --minutes 2', 3),
   'embedding': ('benchmarks.gpu.embedding --out {out} --minutes 3', 4),
+  'training': ('benchmarks.gpu.training --out {out} --minutes 4', 5),
   # In parallel: compiling the kernels of each case is what takes time.
-  'tests': ('pytest -q -n 8 --maxfail=20 tests/kernels', 6),
+  'tests': ('pytest -q -n 8 --maxfail=20 tests/kernels', 4),
+  # By name alone: half an hour ends here.
   'row_update': ('benchmarks.row_update --results {results}', 4),
   'left_to_xla': ('benchmarks.left_to_xla --results {results}', 2),
   'train_step': ('benchmarks.train_step --results {results}', 4),
 }
+USUAL = tuple(STEPS)[:7]
 LEAST_S = 10.0  # a step that has less is not begun
 
 
@@ -45,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   parser.add_argument('--out', required=True, help='where everything is put')
-  parser.add_argument('--steps', nargs='+', choices=STEPS, default=list(STEPS))
+  parser.add_argument('--steps', nargs='+', choices=STEPS, default=USUAL)
   parser.add_argument(
     '--minutes', type=float, default=30.0, help='for all steps together (30)'
   )
@@ -53,6 +62,8 @@ def main(argv: list[str] | None = None) -> int:
   out = pathlib.Path(args.out)
   out.mkdir(parents=True, exist_ok=True)
   print(versions(), flush=True)
+  for name, steps in find_missing().items():
+    print(f'{name} is missing, for {steps}: see {WHEELS}', flush=True)
   deadline = time.monotonic() + 60 * args.minutes
   outcome = {}
   for step in args.steps:
@@ -71,22 +82,58 @@ def run(step: str, out: pathlib.Path, deadline: float) -> str:
   log = out / f'{step}.log'
   begin = time.monotonic()
   with log.open('w') as file:
+    child = subprocess.Popen(
+      [sys.executable, '-m', *words],
+      cwd=ROOT,
+      stdout=file,
+      stderr=subprocess.STDOUT,
+      env=environment(),
+      start_new_session=True,
+    )
     try:
-      done = subprocess.run(
-        [sys.executable, '-m', *words],
-        cwd=runs.ROOT,
-        stdout=file,
-        stderr=subprocess.STDOUT,
-        timeout=seconds,
-        env=environment(),
-      )
+      status = child.wait(seconds)
     except subprocess.TimeoutExpired:
       return f'stopped after {seconds:.0f} s, see {log}'
+    finally:
+      _end(child)
   took = time.monotonic() - begin
   print('\n'.join(log.read_text().splitlines()[-25:]))
-  if done.returncode:
-    return f'failed with status {done.returncode} after {took:.0f} s, see {log}'
+  if status:
+    return f'failed with status {status} after {took:.0f} s, see {log}'
   return 'done'
+
+
+def _end(child: subprocess.Popen) -> None:
+  """Ends a step with all of its processes: one left would hold the GPU.
+
+  Workers of `benchmarks.gpu.kit` are in sessions of their own and end with the
+  process that began them.
+  """
+  try:
+    os.killpg(child.pid, signal.SIGKILL)
+  except ProcessLookupError:
+    pass
+  child.wait()
+
+
+def find_missing() -> dict[str, str]:
+  """Modules that are not here -> the steps that need them."""
+  found = {}
+  for line in WHEELS.read_text().splitlines():
+    wheel, _, comment = line.partition('#')
+    if not wheel.strip():
+      continue
+    module, _, steps = comment.partition(':')
+    if not _is_here(module.strip()):
+      found[wheel.strip()] = steps.strip()
+  return found
+
+
+def _is_here(module: str) -> bool:
+  try:
+    return importlib.util.find_spec(module) is not None
+  except ModuleNotFoundError:  # its package
+    return False
 
 
 def environment() -> dict[str, str]:

@@ -4,11 +4,12 @@
   python -m benchmarks.tune_blocks --write          # and keeps the best
 
 Measures the best backend of this device, or the one named, for each width of
-heads, on a jagged batch with both relative biases. Each kernel of the backend
-is tuned by itself, the others at their best so far: the forward kernel by the
-forward pass, the others by both passes. Sizes that do not compile are skipped.
---write puts what won into `pallas_kernels/hstu_attention/tuned.json`, which all
-programs on devices of this kind then use.
+heads, on a jagged batch. Each kernel of the backend is tuned by itself, the
+others at their best so far: the forward kernels by the forward pass, the others
+by both passes. Those that have other sizes for calls with biases are measured
+without any, all others with both relative biases. Sizes that do not compile are
+skipped. --write puts what won into `pallas_kernels/hstu_attention/tuned.json`,
+which all programs on devices of this kind then use.
 """
 
 import jax
@@ -26,6 +27,7 @@ CHOICES = {
     'block_k': (32, 64, 128),
     'warps': (4, 8),
     'stages': (1, 2, 3, 4),
+    'group': (1, 2, 4),
   },
   'pallas_tpu': {'block_q': (128, 256, 512), 'block_k': (128, 256, 512)},
   'interpret': {'block_q': (32, 64), 'block_k': (32, 64)},
@@ -52,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
   rows = []
   for width in args.widths:
     rows += tune(backend, width, args)
-  notes = ['Heads of one width, bfloat16, fill 0.5, both relative biases.']
+  notes = ['Heads of one width, bfloat16, fill 0.5.']
   cli.finish(args, 'tune_blocks', rows, COLUMNS, notes)
 
 
@@ -65,8 +67,12 @@ def tune(backend: str, width: int, args) -> list[dict]:
   rows = []
   for kernel in kernels or [None]:
     options = entry[kernel] if kernel else entry
+    biased = kernel is None or f'{kernel} biased' not in entry
+    backward = kernel is None or not kernel.startswith('forward')
     tried = {}
     for option, values in CHOICES[backend].items():
+      if option == 'group' and not biased:
+        continue  # heads share nothing then
       for value in values:
         candidate = {**options, option: value}
         key = tuple(sorted(candidate.items()))
@@ -74,7 +80,7 @@ def tune(backend: str, width: int, args) -> list[dict]:
           continue
         changed = {**entry, kernel: candidate} if kernel else candidate
         blocks.use(backend, kind, width, changed)
-        row = _measure(backend, width, kernel != 'forward', args)
+        row = _measure(backend, width, backward, biased, args)
         tried[key] = row.get('wall_ms', float('inf'))
         text = ' '.join(f'{k}={v}' for k, v in candidate.items())
         rows.append(
@@ -95,10 +101,13 @@ def tune(backend: str, width: int, args) -> list[dict]:
   return rows
 
 
-def _measure(backend, width, backward, args) -> dict:
+def _measure(backend, width, backward, biased, args) -> dict:
   batch = hstu_attention.lengths(args.tokens // args.max_len, args.max_len, 0.5)
   heads = max(1, 512 // width) if not args.smoke else 1
-  shape = shapes.Shape(len(batch), args.max_len, heads, width, width, 0)
+  shape = shapes.Shape(
+    len(batch), args.max_len, heads, width, width, 0,
+    position_bias=biased, time_bias=biased,
+  )  # fmt: skip
   arguments = shapes.inputs(shape, dtype='bfloat16', sizes=batch)
   jax.clear_caches()
   program = hstu_attention.ours(arguments, backend)

@@ -13,7 +13,7 @@ import pathlib
 
 from benchmarks import result
 
-NAMES = ('smoke', 'kernels', 'tune', 'peers', 'embedding')
+NAMES = ('smoke', 'kernels', 'tune', 'peers', 'embedding', 'training')
 NOTES = {
   'kernels': (
     'Calls in a loop of one program; bfloat16, 262,144 padded tokens, 512 '
@@ -25,6 +25,11 @@ NOTES = {
     'least traffic over the time.'
   ),
 }
+NOTES['training'] = (
+  'Whole steps. FLOPs of real tokens by the sizes: matrices, causal attention '
+  'and scores, forward once and backward twice; mfu is their share of 989 '
+  'TFLOP/s.'
+)
 NOTES |= dict.fromkeys(('tune', 'peers'), NOTES['kernels'])
 
 

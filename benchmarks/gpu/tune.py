@@ -92,9 +92,11 @@ def work(case, args):
 
   from pallas_kernels.hstu_attention import blocks
 
-  # All widths look the sizes up in this table.
-  for table in blocks.TABLE['triton', 'default'].values():
-    table[name_sizes(case)] = _options(case['sizes'])
+  kind = jax.devices()[0].device_kind
+  # For this device, whose own sizes (tuned.json) come before all others.
+  options = blocks.lookup('triton', kind, case['width'], case['width'])
+  options[name_sizes(case)] = _options(case['sizes'])
+  blocks.use('triton', kind, case['width'], options)
   padded = 8192 if args.rehearse else measure.PADDED_TOKENS
   turn, counter, arrays, flops = programs.program(case, padded)
   run = jax.jit(measure.looped(turn)).lower(1, counter, arrays).compile()
@@ -102,7 +104,6 @@ def work(case, args):
     lambda turns: jax.block_until_ready(run(turns, counter, arrays)),
     0.0 if args.rehearse else 0.12,
   )
-  kind = jax.devices()[0].device_kind
   return dict(ms=1e3 * seconds, tflops=flops / seconds / 1e12, device=kind)
 
 

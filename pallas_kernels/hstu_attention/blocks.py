@@ -29,8 +29,9 @@ TABLE = {
   # By the wider of dqk and dv, for bfloat16 (four times as wide for float32),
   # then by kernel; 'biased' are those with a bias, where they have sizes of
   # their own. Up to 128, what was fastest on an H200, of the sizes in
-  # benchmarks/gpu/tune.py and before (wider heads were not tried there: sizes
-  # at which the compiler spills few registers or none).
+  # benchmarks/gpu/tune.py and before. Wider heads were not tried there, nor the
+  # keys with a bias since they read times ahead: sizes at which the compiler
+  # spills few registers or none.
   ('triton', 'default'): {
     64: {
       'forward': _triton(64, 64, 4, 3),

@@ -21,7 +21,6 @@ from pallas_kernels.jagged import api as jagged
 
 TILE = 128  # lanes of a register
 MAX_BLOCKS = 1 << 15  # of either side, so that a pair is one number
-PARTS = 2  # of the own blocks: no chip has more cores that share a call
 
 # Columns of `TokenPlaces.queries` and `TokenPlaces.keys`.
 FIELDS = 8
@@ -218,8 +217,14 @@ def call(
   bounds = place_queries(where, jnp.stack(bounds, 1))
   blocks = keys // plan.block_k
   first, last = find_ranges(spec, plan, queries, bounds, blocks)
-  most = bound_blocks(spec, plan, context.query_lengths is not None)
-  by_query, by_key = list_pairs(first, last, blocks, min(most, blocks))
+  capacity = bound_pairs(
+    spec,
+    plan,
+    (len(first), blocks),
+    len(context.lengths),
+    context.query_lengths is not None,
+  )
+  by_query, by_key = list_pairs(first, last, blocks, capacity)
   # The same for all queries of a block; rows without one must not win the
   # maximum.
   token = queries[:, TOKEN] - jnp.arange(where.rows, dtype=jnp.int32)
@@ -320,24 +325,58 @@ def find_ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
   return jnp.stack((head, first), 1), jnp.stack((neck, last), 1)
 
 
-def bound_blocks(spec: Spec, plan: KernelPlan, tails: bool) -> int:
-  """The most key blocks that a query block can see.
+def bound_pairs(
+  spec: Spec, plan: KernelPlan, sizes: tuple[int, int], batch: int, tails: bool
+) -> int:
+  """The most pairs that a list by query block can have.
 
   Args:
     spec: options of the call.
     plan: block sizes.
-    tails: whether a block has rows of one sequence alone.
+    sizes: numbers of query blocks and of key blocks.
+    batch: number of sequences.
+    tails: whether a query block has rows of one sequence alone.
   """
-  # Tokens from the begin of the first sequence to the last row of the block,
-  # or beyond it where context looks ahead.
-  tokens = spec.max_len
-  if not tails:
-    ahead = spec.max_len - 1 if spec.contextual else 0
-    tokens += plan.block_q - 1 + ahead
-  return (tokens - 2) // plan.block_k + 2
+  rows, blocks = sizes
+
+  def count_keys(back: int, ahead: int) -> int:
+    """Key blocks of a query block whose rows see so far in both directions."""
+    tokens = back + plan.block_q + ahead
+    if tails:
+      tokens = min(tokens, spec.max_len)
+    return min(_touch(tokens, plan.block_k), blocks)
+
+  furthest = spec.max_len - 1
+  all_blocks = count_keys(furthest, furthest if spec.contextual else 0)
+  back = furthest
+  if spec.window is not None:
+    # It counts orders, which context and targets share.
+    shared = max(spec.contextual - 1, 0) + spec.max_targets
+    back = min(furthest, spec.window + shared)
+  near = count_keys(back, 0)
+  if spec.prefix:
+    near += _touch(masks.prefix_tokens(spec), plan.block_k)
+  near = min(near, all_blocks)
+  # Query blocks with a token that sees more.
+  free = 0
+  if spec.full_tail:
+    tail = spec.full_tail + spec.contextual + spec.max_targets
+    free += _touch(tail, plan.block_q)
+  if spec.contextual:
+    free += _touch(spec.contextual, plan.block_q)
+  return rows * near + min(rows, batch * free) * (all_blocks - near)
 
 
-def list_pairs(first, last, blocks: int, most: int) -> tuple[Pairs, Pairs]:
+def _touch(tokens: int, block: int) -> int:
+  """The most blocks that a run of tokens can touch.
+
+  >>> _touch(1, 8), _touch(2, 8), _touch(9, 8), _touch(10, 8)
+  (1, 2, 2, 3)
+  """
+  return (tokens - 2) // block + 2
+
+
+def list_pairs(first, last, blocks: int, capacity: int) -> tuple[Pairs, Pairs]:
   """All pairs of a query block and a key block that it sees.
 
   A block that meets none is there once all the same, since its output must be
@@ -347,17 +386,18 @@ def list_pairs(first, last, blocks: int, most: int) -> tuple[Pairs, Pairs]:
     first: as from `find_ranges`.
     last: as from `find_ranges`.
     blocks: number of key blocks.
-    most: of these that a query block can see.
+    capacity: the most pairs there can be, from `bound_pairs`.
 
   Returns:
     The pairs by query block, and by key block.
   """
   rows = first.shape[0]
   counts = jnp.maximum(last - first + 1, 0)
-  seen = counts.sum(1)
+  # int32 throughout: with 64-bit numbers switched on, sums would be wider, and
+  # a TPU has no room for that.
+  seen = jnp.sum(counts, 1, dtype=jnp.int32)
   steps = jnp.maximum(seen, 1)
-  begin = jnp.cumsum(steps) - steps
-  capacity = rows * most
+  begin = jnp.cumsum(steps, dtype=jnp.int32) - steps
   query = jnp.repeat(
     jnp.arange(rows, dtype=jnp.int32), steps, total_repeat_length=capacity
   )
@@ -370,7 +410,7 @@ def list_pairs(first, last, blocks: int, most: int) -> tuple[Pairs, Pairs]:
   key = jnp.where(is_seen, key, 0)
   by_query = Pairs(
     _encode(query, key, is_seen),
-    _cut_parts(rows, lambda half: begin[half], steps.sum()),
+    _cut_in_two(query, rows, jnp.sum(steps, dtype=jnp.int32)),
   )
   # The same pairs by key block, and each block that nobody sees.
   number = jnp.arange(blocks, dtype=jnp.int32)
@@ -388,14 +428,14 @@ def list_pairs(first, last, blocks: int, most: int) -> tuple[Pairs, Pairs]:
   )
   by_key = Pairs(
     _encode(own, other, is_seen),
-    _cut_parts(blocks, lambda half: jnp.sum(own < half), jnp.sum(own < blocks)),
+    _cut_in_two(own, blocks, jnp.sum(own < blocks, dtype=jnp.int32)),
   )
   return by_query, by_key
 
 
 def _encode(own, other, is_seen):
   """Pairs as numbers of 32 bits, negative where nothing is to be computed."""
-  code = own << 16 | other
+  code = own.astype(jnp.int32) << 16 | other.astype(jnp.int32)
   return jnp.where(is_seen, code, ~code)
 
 
@@ -414,11 +454,27 @@ def decode(code):
   return code >> 16, code & 0xFFFF, is_seen
 
 
-def _cut_parts(blocks: int, begin, end) -> jax.Array:
-  """Where the pairs of each half of the own blocks begin, and their end."""
-  parts = min(PARTS, blocks)
-  cuts = [begin(part * blocks // parts) for part in range(parts)]
-  return jnp.stack([*map(jnp.int32, cuts), jnp.int32(end)])
+def _cut_in_two(own, blocks: int, end) -> jax.Array:
+  """Where the pairs of each part begin, and their end; none is empty.
+
+  Two parts, since no chip has more cores that share a call. They are cut
+  between two own blocks, as near to half of the pairs as that can be.
+
+  Args:
+    own: `[P]` own block of each pair, in order.
+    blocks: number of own blocks.
+    end: how many of the pairs there are.
+  """
+  if blocks == 1:
+    return jnp.stack([jnp.zeros_like(end), end])
+  half = end // 2
+  middle = own[half]
+  begin = jnp.sum(own < middle, dtype=jnp.int32)
+  after = jnp.minimum(jnp.sum(own <= middle, dtype=jnp.int32), end)
+  is_nearer = half - begin <= after - half
+  is_begin = (begin > 0) & (is_nearer | (after == end))
+  cut = jnp.where(is_begin, begin, after)
+  return jnp.stack([jnp.zeros_like(end), cut, end])
 
 
 def toeplitz(spec: Spec, plan: KernelPlan, table: jax.Array) -> jax.Array:

@@ -31,7 +31,8 @@ def score_rows(
   queries and, as a `[rows, D]` array, to the table. A row gets its summands in
   the order of the queries, so that the same call gives the same bits, whatever
   the number of threads. A score whose gradient is zero adds nothing, even if
-  its row is not finite.
+  its row is not finite. Where a row holds an infinite number, a score may be
+  NaN instead of infinite.
 
   >>> table = jnp.array([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0]])
   >>> queries, ids = jnp.array([[1.0, 10.0]]), jnp.array([[2, 0, 2]])
@@ -54,7 +55,7 @@ def score_rows(
   """
   backend = dispatch.choose('score_rows', BACKENDS, implementation)
   checks.check_table(table)
-  queries = jnp.asarray(queries)
+  table, queries = jnp.asarray(table), jnp.asarray(queries)
   if queries.ndim != 2 or queries.shape[1] != table.shape[1]:
     raise ValueError(
       f'queries must be [T, {table.shape[1]}], as wide as the table, not '

@@ -1,6 +1,10 @@
 """Tests of the script for machines with an accelerator."""
 
+import os
+import subprocess
 import sys
+import textwrap
+import time
 
 import pytest
 
@@ -16,10 +20,10 @@ def test_every_step_is_a_command_there_is():
   for command, minutes in gpu_all.STEPS.values():
     module = command.split()[0].replace('.', '/')
     assert (
-      command.startswith('pytest')
-      or (gpu_all.runs.ROOT / f'{module}.py').exists()
+      command.startswith('pytest') or (gpu_all.ROOT / f'{module}.py').exists()
     ), command
-    assert minutes > 0
+    assert 0 < minutes <= 9
+  assert sum(gpu_all.STEPS[step][1] for step in gpu_all.USUAL) <= 30
 
 
 def test_a_failing_step_does_not_stop_the_others(monkeypatch, tmp_path, capsys):
@@ -41,3 +45,86 @@ def test_a_step_that_takes_too_long_is_stopped(monkeypatch, tmp_path):
   assert outcome.startswith('stopped after 1'), outcome
   assert gpu_all.run('slow', tmp_path, deadline) == 'no time left'
   assert sys.executable
+
+
+def test_a_step_ends_with_its_workers(monkeypatch, tmp_path):
+  """Those of the kit are in sessions of their own, and would hold the GPU."""
+  words = f'--out {tmp_path} --only hangs --limit 100'
+  module = 'tests.benchmarks.gpu_kit_cases'
+  monkeypatch.setattr(gpu_all, 'STEPS', {'slow': (f'{module} {words}', 1)})
+  monkeypatch.setattr(gpu_all, 'LEAST_S', 0.0)
+  monkeypatch.setenv('GPU_KIT_PID', str(tmp_path / 'pid'))
+  outcome = gpu_all.run('slow', tmp_path, gpu_all.time.monotonic() + 8)
+  assert outcome.startswith('stopped'), outcome
+  worker = int((tmp_path / 'pid').read_text())
+  for _ in range(100):
+    try:
+      os.kill(worker, 0)
+    except ProcessLookupError:
+      return
+    # One that nobody has waited for yet is dead, too.
+    with open(f'/proc/{worker}/stat') as file:
+      if file.read().rpartition(')')[2].split()[0] == 'Z':
+        return
+    time.sleep(0.1)
+  pytest.fail(f'the worker {worker} still runs')
+
+
+BARE = (
+  'absl', 'array_record', 'grain', 'hypothesis', 'jax_triton',
+  'ml_collections', 'tensorboardX', 'torch', 'triton', 'xdist',
+)  # fmt: skip
+
+
+def block_imports(folder) -> dict[str, str]:
+  """The environment of a machine that lacks these modules."""
+  (folder / 'sitecustomize.py').write_text(
+    textwrap.dedent(f'''
+      import sys
+
+      class Blocked:
+        def find_spec(self, name, path=None, target=None):
+          if name.partition('.')[0] in {BARE}:
+            raise ModuleNotFoundError(f'No module named {{name!r}}', name=name)
+
+      sys.meta_path.insert(0, Blocked())
+    ''')
+  )
+  return {**os.environ, 'PYTHONPATH': f'{folder}{os.pathsep}{gpu_all.ROOT}'}
+
+
+def test_what_is_missing_is_named(tmp_path):
+  done = subprocess.run(
+    [
+      *(sys.executable, '-c'),
+      'from benchmarks import gpu_all\nprint(gpu_all.find_missing())',
+    ],
+    env=block_imports(tmp_path),
+    capture_output=True,
+    text=True,
+    cwd=tmp_path,
+  )
+  assert done.returncode == 0, done.stderr
+  assert "'jax-triton==0.3.1': 'smoke" in done.stdout
+  assert 'optax' not in done.stdout
+
+
+@pytest.mark.parametrize(
+  'module, only',
+  [
+    ('smoke', 'machine|bfloat16, both'),
+    ('kernels', 'kernel backward_bias|64.*layer'),
+    ('tune', 'both 64 backward_keys 32|none 128 forward 64-32'),
+    ('embedding', 'xla: bag.*64, zipf'),
+  ],
+)
+def test_a_bare_machine_rehearses_the_kit(tmp_path, module, only):
+  words = ('--out', str(tmp_path), '--rehearse', '--workers', '1')
+  done = subprocess.run(
+    [sys.executable, '-m', f'benchmarks.gpu.{module}', *words, '--only', only],
+    env=block_imports(tmp_path),
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert 'failed or left: none' in done.stdout, done.stdout

@@ -1,6 +1,7 @@
 """A module of cases as those of `benchmarks/gpu`, of every kind of end."""
 
 import os
+import pathlib
 import time
 
 from benchmarks.gpu import kit
@@ -19,6 +20,8 @@ def work(case: dict, args) -> dict:
   if case['case'] == 'dies':
     os._exit(7)
   if case['case'] == 'hangs':
+    if path := os.environ.get('GPU_KIT_PID'):
+      pathlib.Path(path).write_text(str(os.getpid()))
     time.sleep(60)
   return dict(ms=1.0, tflops=2.0, device='NVIDIA H100 80GB HBM3')
 

@@ -4,9 +4,10 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from benchmarks.gpu import measure, rows
+from benchmarks.gpu import measure, rows, training
 
 
 def run(module: str, *words: str) -> str:
@@ -77,3 +78,24 @@ def test_batches_and_flops_of_a_case():
   assert sizes.mean() == pytest.approx(512, rel=0.1)
   # Two products of a full causal half: 2 * 2 * n * n / 2 * d.
   assert measure.attention_flops([10], 1, 8, 2) == 2 * 2 * 10 * 10 / 2 * 8
+
+
+def test_a_training_is_rehearsed_and_its_flops_are_those_of_the_program(
+  tmp_path,
+):
+  words = (
+    '--out',
+    str(tmp_path),
+    '--rehearse',
+    '--only',
+    '8 heads, both.*kept',
+  )
+  run('benchmarks.gpu.training', *words)
+  (row,) = read(tmp_path / 'training.jsonl').values()
+  assert row['tokens_per_s'] > 0 and np.isfinite(row['loss'])
+  case = dict(training.TINY, heads=1)
+  # By hand: two layers of 5 * 32 * 32 weights, 3 histories, 129 scores.
+  lengths = np.array([3, 5, 2])
+  forward = 2 * 2 * 10 * 5 * 32 * 32 + 2 * 10 * 129 * 32
+  forward += 2 * 2 * 2 * (9 + 25 + 4) / 2 * 32
+  assert training.count_flops(case, lengths) == 3 * forward

@@ -15,7 +15,7 @@ def own_table(monkeypatch, tmp_path):
 
 
 def test_the_fastest_is_kept_and_used(monkeypatch, tmp_path, rows):
-  def measure(backend, width, backward, args):
+  def measure(backend, width, backward, biased, args):
     used = blocks.lookup(backend, 'cpu', width, width)
     if used['block_k'] == 64:
       return {'error': 'too large'}
@@ -37,9 +37,9 @@ def test_kernels_are_tuned_one_by_one(monkeypatch, tmp_path):
   monkeypatch.setattr(tune_blocks.dispatch, 'device_kind', lambda: 'Any GPU')
   calls = []
 
-  def measure(backend, width, backward, args):
+  def measure(backend, width, backward, biased, args):
     used = blocks.lookup(backend, 'Any GPU', width, width)
-    calls.append(backward)
+    calls.append((backward, biased))
     slow = sum(options['warps'] for options in used.values())
     return {'wall_ms': float(slow)}
 
@@ -48,7 +48,11 @@ def test_kernels_are_tuned_one_by_one(monkeypatch, tmp_path):
   tune_blocks.tune('triton', 64, args)
   used = blocks.lookup('triton', 'Any GPU', 64, 64)
   assert {options['warps'] for options in used.values()} == {4}
-  assert calls.count(False) < calls.count(True)
+  # Each kernel in a call that launches it, and the forward pass alone for it.
+  kernels = 7
+  assert len(used) == kernels
+  assert set(calls) == {(b, c) for b in (True, False) for c in (True, False)}
+  assert {options['group'] for options in used.values()} <= {1, 2}
   # Other widths and other devices keep what they had.
   for kind, width in (('Any GPU', 256), ('Another GPU', 64)):
     usual = blocks.lookup('triton', 'default', width, width)

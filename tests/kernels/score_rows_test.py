@@ -41,6 +41,13 @@ def differentiate(name, queries, table, ids, grads):
 
 
 @pytest.mark.parametrize('name', HERE)
+def test_arrays_of_numpy_are_taken(name):
+  queries, table, ids, _ = make(5)
+  found = pallas_kernels.score_rows(queries, table, ids, implementation=name)
+  assert_close(found, np.einsum('td,trd->tr', queries, table[ids]))
+
+
+@pytest.mark.parametrize('name', HERE)
 @pytest.mark.parametrize('width', WIDTHS)
 def test_scores_and_gradients_are_those_of_numpy(name, width):
   queries, table, ids, grads = make(width)
