@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import importlib.metadata
 import importlib.util
 import inspect
@@ -13,6 +14,7 @@ import jax
 from pallas_kernels import dispatch
 
 INSTALL = "pip install 'genrec_jax[gpu]'"
+LEAST_JAX_TRITON = 0, 3, 1  # as in setup.py
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,26 +53,39 @@ def why_not() -> str | None:
   for package in ('triton', 'jax_triton'):
     if importlib.util.find_spec(package) is None:
       return f'it needs the package {package}: {INSTALL}'
-  return _too_old()
+  return _too_old() or _not_importable()
 
 
 @functools.cache
 def _too_old() -> str | None:
   """Names the triton that jax-triton wants; it would fail without a word."""
+  of_jax = importlib.metadata.version('jax-triton')
+  if _parse_numbers(of_jax, 3) < LEAST_JAX_TRITON:
+    least = '.'.join(map(str, LEAST_JAX_TRITON))
+    return f'it needs jax-triton >= {least}, not {of_jax}: {INSTALL}'
   here = importlib.metadata.version('triton')
   for line in importlib.metadata.requires('jax-triton') or ():
     requirement = re.match(r'triton\s*>=\s*([\d.]+)', line)
     if requirement and _parse_numbers(here) < _parse_numbers(requirement[1]):
-      version = importlib.metadata.version('jax-triton')
       return (
-        f'jax-triton {version} needs triton >= {requirement[1]}, not {here}: '
+        f'jax-triton {of_jax} needs triton >= {requirement[1]}, not {here}: '
         f"{INSTALL} (or, for triton 3.6, pip install 'jax-triton==0.3.1')"
       )
   return None
 
 
-def _parse_numbers(version: str) -> tuple[int, ...]:
-  return tuple(int(part) for part in re.findall(r'\d+', version)[:2])
+def _parse_numbers(version: str, count: int = 2) -> tuple[int, ...]:
+  return tuple(int(part) for part in re.findall(r'\d+', version)[:count])
+
+
+@functools.cache
+def _not_importable() -> str | None:
+  """Why jax-triton is there and cannot be used: made for another JAX, say."""
+  try:
+    importlib.import_module('jax_triton')
+  except Exception as error:  # whatever its import may raise
+    return f'jax_triton cannot be imported ({error!r}): {INSTALL}'
+  return None
 
 
 def run(function: Callable, launch: Launch, *inputs) -> list[jax.Array]:

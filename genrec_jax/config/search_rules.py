@@ -39,6 +39,7 @@ RULES = {
   'search.batch_size': whole(),
   'search.share': number(above=0, below=1),
   'search.warmup_epochs': whole(),
+  'search.table_l2_factor': number(least=0),
   'search.optimizer': words('sgd', 'adam', 'adagrad'),
   'search.learning_rate': number(above=0),
   'search.temperature': number(least=1e-3),

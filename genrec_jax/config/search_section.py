@@ -68,6 +68,9 @@ def search(**fields) -> ConfigDict:
       # do not.
       share=0.2,
       warmup_epochs=1,  # Epochs in which weights learn alone.
+      # Factor of `loss.table_l2` in the supernet, where it acts on all columns
+      # of a table, and those that are rarely chosen learn little against it.
+      table_l2_factor=0.1,
       optimizer='adam',  # Of the choices: 'sgd', 'adam' or 'adagrad'.
       learning_rate=0.02,  # Of the choices.
       temperature=1.0,  # Of the first draws: tau_0.

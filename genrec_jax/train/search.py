@@ -170,6 +170,7 @@ def make_supernet_config(config):
     changed.train.batch_size = (
       config.search.batch_size or config.train.batch_size
     )
+    changed.loss.table_l2 *= search.table_l2_factor
     # What the choices say at the end counts, wherever the weights were best:
     # a mixture that validates worse says nothing of the models in it.
     changed.train.patience, changed.optimizer.plateau_factor = 0, 1.0

@@ -131,6 +131,34 @@ def test_bfloat16_stays_close_to_float32(backend, mode):
   check(backend, cases.masked('targets', dtype='bfloat16'), mode=mode)
 
 
+@pytest.fixture
+def halved(interpreted, monkeypatch):
+  """Scores are halved, as on NVIDIA's GPUs, but not by their instruction."""
+  from pallas_kernels.hstu_attention import triton_tiles
+
+  tl = triton_tiles.tl
+  monkeypatch.setattr(
+    gpu_plan, 'is_halved', lambda spec, *_: spec.mode == 'silu'
+  )
+
+  def tanh(x):
+    return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
+
+  monkeypatch.setattr(triton_tiles, 'tanh', tanh)
+  cases._program.cache_clear()
+  yield
+  cases._program.cache_clear()
+
+
+@pytest.mark.parametrize('options', [{}, DROPOUT], ids=['', 'dropout'])
+@pytest.mark.parametrize('names', [(), tuple(cases.MASKS)], ids=['', 'masks'])
+@both_blocks
+def test_halved_scores_give_the_same(backend, halved, names, options):
+  check(backend, cases.masked(*names), **options)
+  arguments = cases.without(cases.masked(*names), 'time_bias')
+  check(backend, arguments, alpha=1.0, **options)
+
+
 @pytest.mark.parametrize('order', ['sorted', 'unsorted', 'before 1970'])
 @both_blocks
 def test_tiles_that_meet_few_buckets(backend, order):

@@ -69,9 +69,13 @@ def versions(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: object())
   monkeypatch.setattr(importlib.metadata, 'version', told.__getitem__)
   monkeypatch.setattr(importlib.metadata, 'requires', lambda name: needs)
-  triton_call._too_old.cache_clear()
+  monkeypatch.setitem(sys.modules, 'jax_triton', types.ModuleType('jax_triton'))
+  caches = triton_call._too_old, triton_call._not_importable
+  for cached in caches:
+    cached.cache_clear()
   yield told
-  triton_call._too_old.cache_clear()
+  for cached in caches:
+    cached.cache_clear()
 
 
 def test_on_a_gpu_it_comes_first(versions):
@@ -82,6 +86,20 @@ def test_a_triton_too_old_for_jax_triton_is_named(versions):
   versions['triton'] = '3.5.1'
   reason = triton_call.why_not()
   assert reason.startswith('jax-triton 0.3.1 needs triton >= 3.6, not 3.5.1')
+
+
+def test_a_jax_triton_that_is_too_old_is_named(versions):
+  versions['jax-triton'] = '0.2.0'
+  reason = triton_call.why_not()
+  assert reason.startswith('it needs jax-triton >= 0.3.1, not 0.2.0')
+
+
+def test_a_jax_triton_that_cannot_be_imported_is_named(versions, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'jax_triton', None)
+  reason = triton_call.why_not()
+  assert 'jax_triton cannot be imported (ModuleNotFoundError' in reason
+  # And the attention runs, by XLA.
+  assert dispatch.choose('x', api.BACKENDS) is api.BACKENDS['xla'].run
 
 
 @pytest.mark.parametrize('others', [(), ('one more, in JAX 0.12',)])

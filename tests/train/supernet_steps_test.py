@@ -48,6 +48,16 @@ def test_what_moves_in_which_steps(tmp_path):
   assert turns == {True: 3, False: 25}
 
 
+def test_tables_of_a_supernet_have_an_l2_of_their_own(tmp_path):
+  changes = {'loss.table_l2': 0.5, 'search.table_l2_factor': 0.2}
+  given = make_config(**changes)
+  config, experiment = build(given, tmp_path)
+  assert given.loss.table_l2 == 0.5  # which models that are found have
+  task = experiment.task
+  strengths = {spec.l2 for spec in task.tables().values()}
+  assert strengths == {0.1} == {config.loss.table_l2}
+
+
 def test_both_parts_are_read_apart(tmp_path):
   config, experiment = build(make_config(), tmp_path)
   supernet = experiment.data.supernet
