@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 
 import jax
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, manual_axes
 
 INSTALL = "pip install 'genrec_jax[gpu]'"
 LEAST_JAX_TRITON = 0, 3, 1  # as in setup.py
@@ -106,7 +106,7 @@ def run(function: Callable, launch: Launch, *inputs) -> list[jax.Array]:
     options = dict(out_shape=list(launch.outputs), enable_fp_fusion=True)
   if launch.aliases:
     options['input_output_aliases'] = dict(launch.aliases)
-  return jax_triton.triton_call(
+  outputs = jax_triton.triton_call(
     *inputs,
     kernel=function,
     name=launch.kernel,
@@ -117,6 +117,8 @@ def run(function: Callable, launch: Launch, *inputs) -> list[jax.Array]:
     s=launch.constants,
     **options,
   )
+  axes = manual_axes.varying_axes(*inputs)
+  return [manual_axes.vary_over(axes, x) for x in outputs]
 
 
 def _make_removable(triton_lib) -> None:

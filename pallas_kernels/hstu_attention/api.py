@@ -35,7 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels import dispatch, triton_call
+from pallas_kernels import dispatch, integers, manual_axes, triton_call
 from pallas_kernels.hstu_attention import gpu, reference, xla
 from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 from pallas_kernels.jagged import api as jagged
@@ -43,7 +43,6 @@ from pallas_kernels.jagged import api as jagged
 MODES = ('silu', 'softmax')
 DTYPES = ('float32', 'bfloat16')
 MAX_HEAD_DIM = 256
-MAX_TIME = 2**31 - 1
 
 
 def attend_on_tpu(*args, **options) -> jax.Array:
@@ -124,7 +123,8 @@ def hstu_attention(
     time_bias: `[buckets]`, or None; needs `query_time` and `time`.
     query_time: `[Tq]` int32, when query i's prediction is asked for (HSTU: the
       time of the next event).
-    time: `[T]` int32 time of each key.
+    time: `[T]` int32 time of each key, less than 2^31 away from that of any
+      query.
     targets: `[B]` int32, how many tokens at the end of each sequence are
       candidates; None for none.
     contextual: how many tokens at the head of each non-empty sequence are
@@ -150,11 +150,16 @@ def hstu_attention(
     ValueError: shapes, dtypes, options or known lengths are wrong.
     NotImplementedError: the implementation cannot run on this machine.
   """
-  q, k, v, lengths, targets, query_lengths = _to_arrays(
-    q, k, v, lengths, targets, query_lengths
+  q, k, v, position_bias, time_bias = _to_arrays(
+    q, k, v, position_bias, time_bias
   )
-  position_bias, time_bias, query_time, time = _to_arrays(
-    position_bias, time_bias, query_time, time
+  lengths, targets, query_lengths = (
+    x if x is None else integers.to_int32(name, x)
+    for name, x in (
+      ('lengths', lengths),
+      ('targets', targets),
+      ('query_lengths', query_lengths),
+    )
   )
   _check_tensors(q, k, v, query_lengths is not None)
   _check_options(
@@ -167,7 +172,9 @@ def hstu_attention(
   if time_bias is None:
     query_time = time = None
   else:
-    _check_time_bias(time_bias.shape, query_time, time, q.shape, k.shape)
+    query_time, time = _check_time_bias(
+      time_bias.shape, query_time, time, q.shape, k.shape
+    )
   if dropout and dropout_seed is None:
     raise ValueError('dropout needs dropout_seed.')
   normaliser = _check_normaliser(normaliser, q.shape[:1], max_len)
@@ -208,12 +215,14 @@ def hstu_attention(
   )
   # Before the choice of a backend, so that all of them refuse the same calls.
   wrong = _wrong_lengths(spec, context, q.shape[0], k.shape[0])
+  if per_query:
+    context = context._replace(normaliser=_mask_normaliser(context))
   run = dispatch.choose('hstu_attention', BACKENDS, implementation)
   # A kernel cannot be launched on a grid of no sequences, nor read no tokens.
   if not (batch and q.shape[0] and k.shape[0]):
     out = jnp.zeros((q.shape[0], *v.shape[1:]), v.dtype)
   else:
-    out = run(spec, tensors, _drop_lengths(context, wrong))
+    out = run(spec, *_vary_alike(tensors, _drop_lengths(context, wrong)))
   return jnp.where(wrong, jnp.nan, out).astype(v.dtype)
 
 
@@ -222,6 +231,29 @@ def _to_arrays(*given):
   return [
     x if x is None or hasattr(x, 'ndim') else np.asarray(x) for x in given
   ]
+
+
+def _vary_alike(tensors: Tensors, context: Context):
+  """Both for all axes over which one array differs; see `manual_axes`."""
+  axes = manual_axes.varying_axes(*tensors, *context)
+  return jax.tree.map(
+    functools.partial(manual_axes.vary_over, axes), (tensors, context)
+  )
+
+
+def _mask_normaliser(context: Context) -> jax.Array:
+  """The divisors, 1 in the padding, where a caller may have 0 or NaN.
+
+  Raises:
+    ValueError: all are known, and that of a token is not above 0.
+  """
+  asking = context.query_lengths
+  tokens = jnp.sum(context.lengths if asking is None else asking)
+  is_real = jnp.arange(context.normaliser.size) < tokens
+  found = jnp.where(is_real, context.normaliser, 1.0)
+  if not isinstance(found, jax.core.Tracer) and not (found > 0).all():
+    raise ValueError('normaliser holds a number that is not above 0.')
+  return found
 
 
 def _drop_lengths(context: Context, wrong) -> Context:
@@ -319,8 +351,6 @@ def _check_lengths_shape(lengths, targets, query_lengths) -> int:
         f'{name} must be [B]{"" if x is lengths else f" = {lengths.shape}"}, '
         f'not {x.shape}.'
       )
-    if not jnp.issubdtype(x.dtype, jnp.integer):
-      raise ValueError(f'{name} must be integers, not {x.dtype}.')
   return lengths.shape[0]
 
 
@@ -334,24 +364,21 @@ def _check_position_bias(shape: tuple[int, ...], max_len: int) -> None:
     )
 
 
-def _check_time_bias(shape, query_time, time, q_shape, k_shape) -> None:
+def _check_time_bias(shape, query_time, time, q_shape, k_shape):
+  """Both times as int32."""
   if len(shape) != 1 or not shape[0]:
     raise ValueError(f'time_bias must be [buckets], not {shape}.')
   if query_time is None or time is None:
     raise ValueError('time_bias needs query_time and time.')
+  # Those that are not known and do not fit stay the last or the first ones.
+  query_time = integers.to_int32('query_time', query_time, clip=True)
+  time = integers.to_int32('time', time, clip=True)
   if query_time.shape != q_shape[:1] or time.shape != k_shape[:1]:
     raise ValueError(
       f'query_time and time must be [Tq] = {q_shape[:1]} and [T] = '
       f'{k_shape[:1]}, not {query_time.shape} and {time.shape}.'
     )
-  for name, x in (('query_time', query_time), ('time', time)):
-    if not jnp.issubdtype(x.dtype, jnp.integer):
-      raise ValueError(f'{name} must be integers, not {x.dtype}.')
-    if jnp.iinfo(x.dtype).max <= MAX_TIME or isinstance(x, jax.core.Tracer):
-      continue
-    # JAX would cut numbers off that int32 cannot hold, such as milliseconds.
-    if x.size and (x.max() > MAX_TIME or x.min() < -MAX_TIME):
-      raise ValueError(f'{name} holds a number above {MAX_TIME}.')
+  return query_time, time
 
 
 def _wrong_lengths(spec: Spec, context: Context, queries: int, keys: int):

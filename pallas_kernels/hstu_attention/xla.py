@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pallas_kernels import manual_axes
 from pallas_kernels.hashing import keep_mask
 from pallas_kernels.hstu_attention import masks
 from pallas_kernels.hstu_attention.reference import time_bucket
@@ -181,7 +182,8 @@ def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
       spec.dropout,
     )
   if spec.normaliser is None:
-    divisor = _take(context.normaliser, query)
+    # Not another token's, whose 0 would make gradients of zeros NaN.
+    divisor = context.normaliser.at[query].get(mode='fill', fill_value=1.0)
   return _Chunk(
     query,
     key,
@@ -266,6 +268,13 @@ def _for_each_block(plan, context, carry, start, visit, finish):
       the block, carry, state) -> (carry, state).
     finish: (carry, state) -> carry.
   """
+  # Inside `shard_map`, zeros that sums begin with differ as the sums do.
+  axes = manual_axes.varying_axes(*context)
+
+  def vary(tree):
+    return jax.tree.map(lambda x: manual_axes.vary_over(axes, x), tree)
+
+  carry = vary(carry)
   for group in plan:
     # The group is bound now; the loop variable will have moved on.
     def block(i, carry, group=group):
@@ -278,7 +287,7 @@ def _for_each_block(plan, context, carry, start, visit, finish):
       def body(step, both):
         return visit(group, row, first + step * group.chunk, last, *both)
 
-      state = start(group, row)
+      state = vary(start(group, row))
       return finish(*lax.fori_loop(0, chunks, body, (carry, state)))
 
     # A loop of one step would only hide the block from XLA.

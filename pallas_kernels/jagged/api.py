@@ -9,6 +9,8 @@ there is one implementation for every backend.
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels import integers
+
 
 def offsets(lengths: jax.Array) -> jax.Array:
   """The number of the first token of each sequence.
@@ -22,9 +24,10 @@ def offsets(lengths: jax.Array) -> jax.Array:
     lengths: `[B]` integers, tokens of each sequence.
 
   Returns:
-    `[B]` in the dtype of `lengths`.
+    `[B]` int32.
   """
-  return jnp.cumsum(lengths) - lengths
+  lengths = integers.to_int32('lengths', lengths)
+  return jnp.cumsum(lengths, dtype=jnp.int32) - lengths
 
 
 def exceed(lengths: jax.Array, capacity: int) -> jax.Array:
@@ -39,7 +42,8 @@ def exceed(lengths: jax.Array, capacity: int) -> jax.Array:
     lengths: `[B]` integers, none of them negative.
     capacity: tokens there are.
   """
-  ends = jnp.cumsum(lengths)
+  lengths = integers.to_int32('lengths', lengths)
+  ends = jnp.cumsum(lengths, dtype=jnp.int32)
   # A summand that is not negative is below 2**31, so that the first sum that
   # does not fit becomes negative.
   return jnp.any((ends < 0) | (ends > capacity))
@@ -58,8 +62,9 @@ def segment_ids(lengths: jax.Array, capacity: int) -> jax.Array:
   Returns:
     `[T]` int32; B for padding tokens.
   """
-  ends = jnp.cumsum(lengths)
-  tokens = jnp.arange(capacity, dtype=ends.dtype)
+  lengths = integers.to_int32('lengths', lengths)
+  ends = jnp.cumsum(lengths, dtype=jnp.int32)
+  tokens = jnp.arange(capacity, dtype=jnp.int32)
   # 'right' skips empty sequences, which end where the one before them does.
   return jnp.searchsorted(ends, tokens, side='right').astype(jnp.int32)
 
@@ -77,10 +82,11 @@ def positions(lengths: jax.Array, capacity: int) -> jax.Array:
   Returns:
     `[T]` int32; 0 for padding tokens.
   """
+  start = offsets(lengths)
   segment = segment_ids(lengths, capacity)
-  start = offsets(lengths).at[segment].get(mode='fill', fill_value=0)
-  tokens = jnp.arange(capacity, dtype=start.dtype)
-  return jnp.where(segment < lengths.shape[0], tokens - start, 0)
+  of_token = start.at[segment].get(mode='fill', fill_value=0)
+  tokens = jnp.arange(capacity, dtype=jnp.int32)
+  return jnp.where(segment < len(start), tokens - of_token, 0)
 
 
 def to_dense(values: jax.Array, lengths: jax.Array, max_len: int) -> jax.Array:
@@ -99,7 +105,8 @@ def to_dense(values: jax.Array, lengths: jax.Array, max_len: int) -> jax.Array:
   Returns:
     `[B, max_len, ...]`, zeros after the end of each sequence.
   """
-  column = jnp.arange(max_len, dtype=lengths.dtype)
+  values, lengths = jnp.asarray(values), integers.to_int32('lengths', lengths)
+  column = jnp.arange(max_len, dtype=jnp.int32)
   token = offsets(lengths)[:, None] + column[None, :]
   # Otherwise the columns after a sequence would read the next sequence.
   token = jnp.where(column[None, :] < lengths[:, None], token, values.shape[0])
@@ -123,7 +130,7 @@ def to_jagged(dense: jax.Array, lengths: jax.Array, capacity: int) -> jax.Array:
   """
   segment = segment_ids(lengths, capacity)
   position = positions(lengths, capacity)
-  return dense.at[segment, position].get(mode='fill', fill_value=0)
+  return jnp.asarray(dense).at[segment, position].get(mode='fill', fill_value=0)
 
 
 def last_tokens(values: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -140,6 +147,7 @@ def last_tokens(values: jax.Array, lengths: jax.Array) -> jax.Array:
   Returns:
     `[B, ...]`; zeros for empty sequences.
   """
+  values, lengths = jnp.asarray(values), integers.to_int32('lengths', lengths)
   token = offsets(lengths) + lengths - 1
   # An empty sequence would read the last token of the one before it.
   token = jnp.where(lengths > 0, token, values.shape[0])
@@ -180,6 +188,7 @@ def concat(
   Returns:
     `[capacity, ...]`, zeros in the padding tokens.
   """
+  left, right = jnp.asarray(left), jnp.asarray(right)
   is_left, token = _sources(left_lengths, right_lengths, capacity, prefix)
   from_left = jnp.where(is_left, token, left.shape[0])
   from_right = jnp.where(is_left, right.shape[0], token)
@@ -216,6 +225,7 @@ def split(
   Returns:
     `[T1, ...]` and `[T2, ...]`, zeros in the padding tokens.
   """
+  values = jnp.asarray(values)
   is_left, token = _sources(
     left_lengths, right_lengths, values.shape[0], prefix
   )
@@ -234,6 +244,8 @@ def _sources(left_lengths, right_lengths, capacity, prefix):
 
   The number is that of the token in the packed array it comes from.
   """
+  left_lengths = integers.to_int32('left_lengths', left_lengths)
+  right_lengths = integers.to_int32('right_lengths', right_lengths)
   lengths = left_lengths + right_lengths
   segment = segment_ids(lengths, capacity)
   position = positions(lengths, capacity)

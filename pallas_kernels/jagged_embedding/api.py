@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, manual_axes
 from pallas_kernels.jagged_embedding import (
   checks,
   cpu,
@@ -67,11 +67,11 @@ def embedding_bag(
       are unknown, wrong ids and lengths give NaN instead.
     NotImplementedError: the implementation cannot run on this machine.
   """
-  backend = _backend(implementation)
-  checks.check_table(table)
+  backend, table = _backend(implementation), checks.check_table(table)
   ids, lengths, weights, wrong = checks.check_bags(ids, lengths, weights, mode)
   checks.check_ids(ids, table.shape[0], lengths=lengths)
-  out = differentiable.bag(backend, mode, table, ids, lengths, weights)
+  args = manual_axes.vary_alike(table, ids, lengths, weights)
+  out = differentiable.bag(backend, mode, *args)
   return jnp.where(wrong, jnp.nan, out)
 
 
@@ -104,14 +104,14 @@ def gather(
   Raises:
     ValueError, NotImplementedError: as for `embedding_bag`.
   """
-  backend = _backend(implementation)
-  checks.check_table(table)
+  backend, table = _backend(implementation), checks.check_table(table)
   ids, lengths, _, wrong = checks.check_bags(ids, lengths, None, 'sum')
   checks.check_ids(ids, table.shape[0], lengths=lengths, spare=spare)
   count = jnp.int32(ids.shape[0])
   if lengths is not None:
     count = jnp.sum(lengths, dtype=jnp.int32)
-  out = differentiable.gather(backend, spare, table, ids, count)
+  args = manual_axes.vary_alike(table, ids, count)
+  out = differentiable.gather(backend, spare, *args)
   return out if lengths is None else jnp.where(wrong, jnp.nan, out)
 
 
@@ -143,7 +143,7 @@ def merge_rows(
     ValueError: shapes, dtypes or known ids are wrong.
     NotImplementedError: the implementation cannot run on this machine.
   """
-  backend = _backend(implementation)
+  backend, grads = _backend(implementation), jnp.asarray(grads)
   ids = checks.check_integers('ids', ids)
   checks.check_grads(grads, ids.shape[0], 'ids')
   checks.check_ids(ids, rows, spare=True)
@@ -169,7 +169,7 @@ def distinct_rows(
   Raises:
     ValueError, NotImplementedError: as for `merge_rows`.
   """
-  nothing = jnp.zeros((jnp.shape(ids)[0], 0), jnp.float32)
+  nothing = jnp.zeros((len(ids), 0), jnp.float32)
   return merge_rows(ids, nothing, rows, implementation=implementation).ids
 
 
@@ -208,7 +208,7 @@ def bag_row_gradient(
   Raises:
     ValueError, NotImplementedError: as for `embedding_bag`.
   """
-  backend = _backend(implementation)
+  backend, grads = _backend(implementation), jnp.asarray(grads)
   ids, lengths, weights, wrong = checks.check_bags(ids, lengths, weights, mode)
   checks.check_grads(grads, lengths.shape[0], 'lengths')
   checks.check_ids(ids, rows, lengths=lengths)
@@ -250,7 +250,7 @@ def bag_weight_gradient(
     ValueError, NotImplementedError: as for `embedding_bag`.
   """
   backend = _backend(implementation)
-  checks.check_table(table)
+  table, grads = checks.check_table(table), jnp.asarray(grads)
   ids, lengths, _, wrong = checks.check_bags(ids, lengths, None, mode)
   checks.check_grads(grads, lengths.shape[0], 'lengths', table.shape[1])
   checks.check_ids(ids, table.shape[0], lengths=lengths)
@@ -351,6 +351,8 @@ def update_rows(
     NotImplementedError: the implementation cannot run on this machine.
   """
   backend = _backend(implementation)
+  table = checks.check_table(table)
+  slots, grads = jax.tree.map(jnp.asarray, (slots, grads))
   ids = checks.check_integers('ids', ids)
   rules, rates, groups = checks.check_groups(
     optimizer, options, learning_rate, groups, ids, table.shape[0]
@@ -424,6 +426,8 @@ def embedding_bag_backward_and_update(
     ValueError, NotImplementedError: as for `embedding_bag` and `update_rows`.
   """
   backend = _backend(implementation)
+  table = checks.check_table(table)
+  slots, grads = jax.tree.map(jnp.asarray, (slots, grads))
   rule = checks.check_rule(optimizer, options)
   arrays = checks.check_slots(table, slots, rule)
   ids, lengths, weights, wrong = checks.check_bags(ids, lengths, weights, mode)

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels import integers
 from pallas_kernels.jagged import api as jagged
 from pallas_kernels.jagged_embedding import spec
 from pallas_kernels.jagged_embedding.spec import Rule
 
 MODES = ('sum', 'mean')
 DTYPES = ('float32', 'bfloat16', 'float16')
-MAX_ID = 2**31 - 1
 
 
 def check_rule(optimizer, options: dict) -> Rule:
@@ -115,36 +115,26 @@ def check_slots(table, slots, rule: Rule) -> tuple[jax.Array, ...]:
   return tuple(slots[name] for name in spec.slot_arrays(rule))
 
 
-def check_table(table) -> None:
-  """Refuses a table that is not `[rows, D]` of a known dtype."""
+def check_table(table) -> jax.Array:
+  """The table as an array; one not `[rows, D]` of a known dtype is refused."""
+  table = table if hasattr(table, 'dtype') else jnp.asarray(table)
   if table.ndim != 2 or not table.size:
     raise ValueError(f'table must be [rows, D], not {table.shape}.')
   if table.dtype not in DTYPES:
     raise ValueError(
       f'table is {table.dtype}, must be one of {", ".join(DTYPES)}.'
     )
+  return jnp.asarray(table)
 
 
 def check_integers(name: str, x) -> jax.Array:
-  """The vector `x` as int32; `name` is what an error calls it.
-
-  What does not fit raises an error. Where numbers are not known it becomes -1,
-  which is no row, no length and no group.
-  """
-  x = x if hasattr(x, 'dtype') else np.asarray(x)
-  if x.ndim != 1 or not jnp.issubdtype(x.dtype, jnp.integer):
+  """The vector `x` as int32, see `integers.to_int32`."""
+  found = integers.to_int32(name, x)
+  if found.ndim != 1:
     raise ValueError(
-      f'{name} must be a vector of integers, not {x.dtype} {x.shape}.'
+      f'{name} must be a vector of integers, not {found.dtype} {found.shape}.'
     )
-  if jnp.iinfo(x.dtype).max <= MAX_ID:
-    return jnp.asarray(x, jnp.int32)
-  # JAX would cut numbers off.
-  if isinstance(x, jax.core.Tracer):
-    return jnp.where((x < 0) | (x > MAX_ID), -1, x).astype(jnp.int32)
-  x = np.asarray(x)
-  if x.size and (x.max() > MAX_ID or x.min() < -MAX_ID):
-    raise ValueError(f'{name} holds a number above {MAX_ID}.')
-  return jnp.asarray(x.astype(np.int32))
+  return found
 
 
 def check_bags(ids, lengths, weights, mode):

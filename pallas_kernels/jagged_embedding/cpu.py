@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, manual_axes
 from pallas_kernels.jagged_embedding import native
 from pallas_kernels.jagged_embedding.spec import MergedRows
 
@@ -50,7 +50,11 @@ def _call(name, out, args, *, aliases=None, **attributes):
   )
   # Read at every trace, so that a process can change it.
   threads = np.int64(os.environ.get(THREADS) or 0)
-  return call(*args, threads=threads, **attributes)
+  axes = manual_axes.varying_axes(*args)
+  return jax.tree.map(
+    lambda x: manual_axes.vary_over(axes, x),
+    call(*args, threads=threads, **attributes),
+  )
 
 
 def _some(x, dtype):

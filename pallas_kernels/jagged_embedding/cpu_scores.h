@@ -94,21 +94,37 @@ class Columns {
   std::vector<int64_t> begins_;
 };
 
-// The rows themselves; those that are shorter than a vector with zeros behind.
+// The rows of some ids. Rows that are shorter than a vector get zeros behind,
+// in a copy: of the table, or of a row for each id where those are fewer.
 class WideRows {
  public:
-  WideRows(const Table<float>& table, const Columns& columns) : table_(table) {
+  WideRows(const Table<float>& table, const Columns& columns,
+           const int32_t* ids, int64_t count)
+      : table_(table), ids_(ids) {
     if (!columns.narrow()) return;
-    rows_.resize(table.rows * kLanes);
-    for (int64_t i = 0; i < table.rows; ++i)
-      std::copy(table.row(i), table.row(i) + table.dim, &rows_[i * kLanes]);
-    table_ = {rows_.data(), table.rows, kLanes};
+    const bool whole = count >= table.rows;
+    const int64_t size = whole ? table.rows : count;
+    rows_.resize(size * kLanes);
+    if (!whole) numbers_.resize(size);
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t row = whole ? i : ids[i];
+      const bool known = table.has(row);
+      if (known)
+        std::copy(table.row(row), table.row(row) + table.dim,
+                  &rows_[i * kLanes]);
+      if (!whole) numbers_[i] = known ? i : -1;
+    }
+    table_ = {rows_.data(), size, kLanes};
+    if (!whole) ids_ = numbers_.data();
   }
   const Table<float>& table() const { return table_; }
+  const int32_t* ids() const { return ids_; }
 
  private:
   Table<float> table_;
+  const int32_t* ids_;
   std::vector<float> rows_;
+  std::vector<int32_t> numbers_;
 };
 
 // A query's products with kPart rows. Few of them at a time, so that their sums
@@ -135,10 +151,12 @@ ALWAYS_INLINE Part ScoreSome(const Lanes* query, const float* const* rows,
 // The queries' products with the rows of their ids, `[count, each]`.
 void Scores(ffi::ThreadPool& pool, int64_t threads,
             const Table<float>& given_table, const float* queries,
-            const int32_t* ids, int64_t count, int64_t each, float* out) {
+            const int32_t* given_ids, int64_t count, int64_t each,
+            float* out) {
   const Columns columns(given_table.dim);
-  const WideRows wide(given_table, columns);
+  const WideRows wide(given_table, columns, given_ids, count * each);
   const Table<float>& table = wide.table();
+  const int32_t* ids = wide.ids();
   // Rows that fit the cache are there before they are asked for.
   const bool ahead = table.rows * table.dim > (1 << 18);
   const std::vector<float> zeros(table.dim);
@@ -191,12 +209,13 @@ ALWAYS_INLINE void SumColumns(const Table<float>& table, const int32_t* ids,
 
 // The gradient of the queries: sums of rows.
 void QueryGradients(ffi::ThreadPool& pool, int64_t threads,
-                    const Table<float>& given_table, const int32_t* ids,
-                    const float* grads, int64_t count, int64_t each,
-                    float* out) {
+                    const Table<float>& given_table,
+                    const int32_t* given_ids, const float* grads,
+                    int64_t count, int64_t each, float* out) {
   const Columns columns(given_table.dim);
-  const WideRows wide(given_table, columns);
+  const WideRows wide(given_table, columns, given_ids, count * each);
   const Table<float>& table = wide.table();
+  const int32_t* ids = wide.ids();
   Parallel(pool, threads, count, 16, [&](int64_t begin, int64_t end) {
     std::vector<float> sum(table.dim);
     for (int64_t t = begin; t < end; ++t) {

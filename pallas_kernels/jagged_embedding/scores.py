@@ -8,8 +8,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, integers, manual_axes
 from pallas_kernels.jagged_embedding import checks, cpu
 
 # Numbers of the rows of a chunk.
@@ -54,8 +55,7 @@ def score_rows(
     NotImplementedError: the implementation cannot run on this machine.
   """
   backend = dispatch.choose('score_rows', BACKENDS, implementation)
-  checks.check_table(table)
-  table, queries = jnp.asarray(table), jnp.asarray(queries)
+  table, queries = checks.check_table(table), jnp.asarray(queries)
   if queries.ndim != 2 or queries.shape[1] != table.shape[1]:
     raise ValueError(
       f'queries must be [T, {table.shape[1]}], as wide as the table, not '
@@ -63,21 +63,18 @@ def score_rows(
     )
   if not jnp.issubdtype(queries.dtype, jnp.floating):
     raise ValueError(f'queries must be floats, not {queries.dtype}.')
-  if jnp.ndim(ids) != 2 or len(ids) != len(queries):
+  if np.ndim(ids) != 2 or len(ids) != len(queries):
     raise ValueError(
       f'ids must be [{len(queries)}, R] (queries has {len(queries)}), not '
-      f'{jnp.shape(ids)}.'
+      f'{np.shape(ids)}.'
     )
-  shape = jnp.shape(ids)
-  ids = checks.check_integers('ids', jnp.reshape(ids, -1))
-  checks.check_ids(ids, table.shape[0])
+  ids = integers.to_int32('ids', ids)
+  checks.check_ids(ids.reshape(-1), table.shape[0])
   if not ids.size:
-    return jnp.zeros(shape, jnp.float32)
+    return jnp.zeros(ids.shape, jnp.float32)
+  table, queries, ids = manual_axes.vary_alike(table, queries, ids)
   return _score(
-    backend,
-    table.astype(jnp.float32),
-    queries.astype(jnp.float32),
-    ids.reshape(shape),
+    backend, table.astype(jnp.float32), queries.astype(jnp.float32), ids
   )
 
 

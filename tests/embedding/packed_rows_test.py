@@ -143,8 +143,8 @@ def test_what_is_no_packed_table(rows, columns, name, words):
     ([0, 1, 2], [2, 1], [1, 2, 3], 'weights must be floats'),
     ([0, 1, 2], [2, 50, 1], None, 'lengths add up to more than the 3 ids'),
     ([0, 1, 2], [5, -3, 1], None, 'lengths holds a negative number'),
-    ([0.5, 1.0], [2], None, 'ids must be a vector of integers'),
-    ([True, False], [2], None, 'ids must be a vector of integers'),
+    ([0.5, 1.0], [2], None, 'ids must be integers'),
+    ([True, False], [2], None, 'ids must be integers'),
     (np.array([2**32 + 1]), [1], None, 'ids holds a number above'),
   ],
 )

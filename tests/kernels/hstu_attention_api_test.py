@@ -273,3 +273,77 @@ def test_another_seed_drops_other_weights(arguments):
     for seed in (1, 2)
   )
   assert np.any(first != second)
+
+
+@pytest.mark.parametrize('backend', BACKENDS)
+@pytest.mark.parametrize('padding', [0.0, float('nan')])
+def test_a_divisor_in_padding_reaches_nothing(backend, padding):
+  """0 is what a count of the tokens seen has there: 0 * inf would be NaN."""
+  sizes = [1, 3, 2]
+  v = jnp.arange(1.0, 9.0).reshape(8, 1, 1)
+
+  def attend(v, normaliser):
+    return pallas_kernels.hstu_attention(
+      v, v, v, jnp.array(sizes), max_len=3, normaliser=normaliser,
+      implementation=backend,
+    ).sum()  # fmt: skip
+
+  run = jax.jit(jax.value_and_grad(attend))
+  plain = jnp.array([1.0, 2, 3, 4, 5, 6, 1, 1])
+  for found, expected in zip(
+    run(v, plain.at[6:].set(padding)), run(v, plain), strict=True
+  ):
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_divisor_of_another_sequence_reaches_nothing():
+  v = jnp.ones((4, 1, 1))
+  normaliser = jnp.array([1.0, 1.0, 1.0, 0.0])
+
+  def attend(v, normaliser):
+    out = pallas_kernels.hstu_attention(
+      v, v, v, jnp.array([1, 3]), max_len=3, normaliser=normaliser,
+      implementation='xla',
+    )  # fmt: skip
+    return out[0].sum()
+
+  grad = jax.jit(jax.grad(attend))(v, normaliser)
+  assert np.isfinite(grad[0]).all() and grad[0] > 0
+  with pytest.raises(ValueError, match='holds a number that is not above 0'):
+    attend(v, normaliser)
+
+
+@pytest.mark.parametrize('backend', BACKENDS)
+@pytest.mark.parametrize('traced', [False, True])
+@pytest.mark.parametrize(
+  'dtype', ['int8', 'uint8', 'int16', 'uint32', 'int64', 'uint64']
+)
+def test_times_of_any_integers(backend, dtype, traced):
+  z, v = jnp.zeros((2, 1, 1)), jnp.ones((2, 1, 1))
+
+  def attend(time, asked):
+    return pallas_kernels.hstu_attention(
+      z, z, v, jnp.array([2]), max_len=2, normaliser=1.0, time=time,
+      query_time=asked, time_bias=jnp.arange(129.0), implementation=backend,
+    )  # fmt: skip
+
+  with jax.enable_x64(True), jax.numpy_dtype_promotion('standard'):
+    times = np.array([10, 100], dtype), np.array([9, 90], dtype)
+    found = (jax.jit(attend) if traced else attend)(*times)
+  expected = attend(*(x.astype('int32') for x in times))
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_lengths_of_any_integers():
+  a = jnp.ones((200, 1, 2))
+
+  def attend(lengths):
+    return pallas_kernels.hstu_attention(a, a, a, lengths, max_len=256)
+
+  for dtype in ('int8', 'uint8', 'int64'):
+    np.testing.assert_array_equal(
+      attend(np.array([3, 4], dtype)), attend(jnp.array([3, 4]))
+    )
+  with pytest.raises(ValueError, match='lengths holds a number above'):
+    attend(np.array([2**32 + 3, 2]))
+  assert attend([]).shape == (200, 1, 2)

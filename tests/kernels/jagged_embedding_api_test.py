@@ -36,7 +36,7 @@ def update(ids=IDS, grads=None, table=TABLE, slots=None, **options):
     ),
     (
       lambda: api.embedding_bag(TABLE, jnp.ones(3), ONE),
-      'ids must be a vector of integers, not float32',
+      'ids must be integers, not float32',
     ),
     (lambda: api.embedding_bag(TABLE, IDS, ONE[0]), 'lengths must be a vec'),
     (lambda: api.embedding_bag(TABLE, IDS, -ONE), 'lengths holds a negative'),
@@ -315,3 +315,26 @@ def test_shapes_are_what_they_say(name):
     assert len(np.unique(ids)) == pytest.approx(101_004, rel=0.005)
   if name == 'million_zipf':
     assert len(np.unique(ids)) == pytest.approx(32_158, rel=0.01)
+
+
+@pytest.mark.parametrize('name', HERE)
+def test_arrays_of_numpy_and_lists_are_taken(name):
+  table, ids, lengths = np.ones((4, 2), np.float32), [0, 1], [2]
+  grads = np.ones((1, 2), np.float32)
+  options = dict(implementation=name)
+  assert api.gather(table, ids, **options).tolist() == [[1, 1]] * 2
+  assert api.gather(table, [], **options).shape == (0, 2)
+  assert api.embedding_bag(table, ids, lengths, **options).tolist() == [[2, 2]]
+  assert api.embedding_bag(table, [], [], **options).shape == (0, 2)
+  merged = api.merge_rows(ids, table[:2], 4, **options)
+  assert merged.ids.tolist() == [0, 1]
+  assert api.merge_rows([3], [[1.0]], 4, **options).grads.tolist() == [[1.0]]
+  found = api.bag_weight_gradient(table, grads, ids, lengths, **options)
+  assert found.tolist() == [2, 2]
+  options |= dict(optimizer='sgd', learning_rate=1.0)
+  moved, _ = api.update_rows(table, {}, ids, table[:2], **options)
+  assert moved[:, 0].tolist() == [0, 0, 1, 1]
+  moved, _ = api.embedding_bag_backward_and_update(
+    table, {}, ids, lengths, grads, **options
+  )
+  assert moved[:, 0].tolist() == [0, 0, 1, 1]

@@ -174,7 +174,7 @@ def test_spare_places_have_any_group_and_rows_a_real_one(name, optimizer):
     (dict(learning_rate=np.ones((2, 1))), r'one a group, not \(2, 1\)'),
     (dict(groups=jnp.int32([0])), 'groups has 1 numbers for 2 ids'),
     (dict(groups=jnp.int32([0, 2])), 'groups holds 2, but the groups are 0 ..'),
-    (dict(groups=jnp.ones(2)), 'groups must be a vector of integers'),
+    (dict(groups=jnp.ones(2)), 'groups must be integers'),
     (
       dict(optimizer=[Rule('sgd')] * 2, momentum=0.1),
       r"\['momentum'\] are given beside a whole rule",

@@ -116,3 +116,21 @@ def test_the_gradient_of_concat_is_split():
   expected = jagged.split(weights.at[7:].set(0.0), left, right, 4, 5, prefix=1)
   for actual, wanted in zip(grads, expected, strict=True):
     np.testing.assert_array_equal(actual, wanted)
+
+
+@pytest.mark.parametrize('dtype', ['int8', 'uint8', 'int64'])
+def test_lengths_of_any_integers(dtype):
+  """`arange` to the capacity does not fit into their dtype."""
+  lengths = np.array([2, 3], dtype)
+  counts = np.bincount(jagged.segment_ids(lengths, 300))
+  assert counts.tolist() == [2, 3, 295]
+  assert jagged.positions(lengths, 300)[:6].tolist() == [0, 1, 0, 1, 2, 0]
+  assert jagged.offsets(jnp.asarray(lengths)).tolist() == [0, 2]
+
+
+def test_arrays_of_numpy_are_taken():
+  values, lengths = np.arange(5), np.array([2, 3])
+  assert jagged.to_dense(values, lengths, 2).tolist() == [[0, 1], [2, 3]]
+  assert jagged.last_tokens(values, lengths).tolist() == [1, 4]
+  dense = jagged.to_jagged(values[:4].reshape(2, 2), np.array([1, 2]), 4)
+  assert dense.tolist() == [0, 2, 3, 0]

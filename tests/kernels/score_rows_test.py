@@ -45,12 +45,17 @@ def test_arrays_of_numpy_are_taken(name):
   queries, table, ids, _ = make(5)
   found = pallas_kernels.score_rows(queries, table, ids, implementation=name)
   assert_close(found, np.einsum('td,trd->tr', queries, table[ids]))
+  found = pallas_kernels.score_rows(
+    [[2.0]], np.ones((2, 1), 'f'), [[0, 1]], implementation=name
+  )
+  assert found.tolist() == [[2.0, 2.0]]
 
 
 @pytest.mark.parametrize('name', HERE)
+@pytest.mark.parametrize('tokens', [37, 2], ids=['', 'few'])
 @pytest.mark.parametrize('width', WIDTHS)
-def test_scores_and_gradients_are_those_of_numpy(name, width):
-  queries, table, ids, grads = make(width)
+def test_scores_and_gradients_are_those_of_numpy(name, width, tokens):
+  queries, table, ids, grads = make(width, tokens)
   found = differentiate(name, queries, table, ids, grads)
   q, t, g = (x.astype(np.float64) for x in (queries, table, grads))
   of_table = np.zeros_like(t)
@@ -137,7 +142,7 @@ def test_nothing_is_asked(name):
     (dict(ids=np.ones((36, 4), 'i')), r'ids must be \[37, R\] .*\(36, 4\)'),
     (dict(ids=np.ones(37, 'i')), r'ids must be \[37, R\]'),
     (dict(ids=np.full((37, 4), 150)), 'ids holds 150, but .* 0 .. 149'),
-    (dict(ids=np.ones((37, 4), 'f')), 'ids must be a vector of integers'),
+    (dict(ids=np.ones((37, 4), 'f')), 'ids must be integers'),
     (dict(table=np.ones((4, 16))), 'table is float64'),
   ],
 )
