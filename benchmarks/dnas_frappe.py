@@ -3,7 +3,7 @@
 import argparse
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.search.architecture import Architecture
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import experiment, search_results
+from genrec_jax.train import experiment, search_results, series
 from genrec_jax.train import search as search_lib
 from genrec_jax.train.supernet_scores import score_architectures
 
@@ -34,6 +34,8 @@ SCALES = (
   (1, 0.5),
 )
 METRICS = ('auc', 'logloss')
+# Of `loss.table_l2`, in supernets that are trained for the mixture alone.
+FACTORS = (1.0, 0.1, 0.01)
 
 
 def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
@@ -66,6 +68,8 @@ def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
     add(f'random search/{count}', search_randomly, count)
   for seed in SEEDS:
     add(f'ranking/seed{seed}', rank_models, seed)
+  for factor in FACTORS:
+    add(f'supernet/{factor:g}', train_supernet, factor)
   add_searches('quarter')
   return found
 
@@ -99,6 +103,27 @@ def search(args: argparse.Namespace, share: str, seed: int) -> dict:
   if share == 'full':
     row['scores'] = _score_random(args, workdir / 'supernet')
   return row
+
+
+def train_supernet(args: argparse.Namespace, factor: float) -> dict:
+  """The mixture of a supernet, and how it ranks models trained alone.
+
+  One seed: it says which factor of L2 the searches should have.
+  """
+  options = _choose_data(args) | {'seed': 1, 'search.seed': 1}
+  options['search.table_l2_factor'] = factor
+  name = str(runs.ROOT / _name_config(args, CONFIG))
+  config = config_lib.load(name, dnas_runs.list_overrides(options))
+  folder = _root(args) / 'supernets' / f'{factor:g}'
+  if factor == config_lib.load(name).search.table_l2_factor:
+    folder = _root(args) / 'searches' / 'full_seed1' / 'supernet'
+  config = search_lib.make_supernet_config(config)
+  report = series.train_once(config, folder, TASK_KINDS, None)
+  drawn = [_read_row(args, f'random/{number}') for number in range(RANDOM)]
+  scores = np.array(_score_random(args, folder))
+  found = {'kind': 'supernet', 'factor': factor, 'core_s': report['core_s']}
+  found |= _read_metrics(report['metrics'])
+  return found | _correlate(scores, drawn)
 
 
 def _score_random(args, folder: pathlib.Path) -> list[float]:
@@ -240,6 +265,12 @@ def rank_models(args: argparse.Namespace, seed: int) -> dict:
   drawn = [_read_row(args, f'random/{number}') for number in range(RANDOM)]
   scores = np.array(_read_row(args, f'search/full/seed{seed}')['scores'])
   found = {'of': 'frappe/ranking', 'kind': 'ranking', 'models': len(drawn)}
+  return found | _correlate(scores, drawn)
+
+
+def _correlate(scores: np.ndarray, drawn: Sequence[Mapping]) -> dict:
+  """Spearman's correlation of scores with what each model alone reaches."""
+  found = {}
   for name, truth in (
     ('spearman', [row['valid_logloss'] for row in drawn]),
     ('spearman_auc', [-row['valid_auc'] for row in drawn]),
