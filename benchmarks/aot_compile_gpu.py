@@ -5,7 +5,9 @@
 Compiles each kernel to machine code with Triton alone. No GPU is needed and
 none is used, so nothing here says how fast a kernel is. Registers a thread,
 shared memory a program and bytes spilled from registers come from NVIDIA's
-assembler, or from the notes in the AMD code.
+assembler, or from the notes in the AMD code; `blocks_an_sm` is how many
+programs run at once on a multiprocessor, `copy_bytes` the least that a thread
+copies to shared memory ahead of its use.
 
   pip install jax-triton
   pip install --no-deps jax-cuda12-plugin jax-cuda12-pjrt  # of JAX's version
@@ -56,11 +58,19 @@ CASES = {
   ),
   'softmax': ('ml20m_hstu', {}, dict(mode='softmax'), ('sm_90', 'gfx942')),
   'odd width': ('ml1m_hstu', {}, {}, ('sm_90',)),
+  'odd width, two heads': ('ml1m_large', {}, {}, ('sm_90',)),
+  'narrow heads': ('books_hstu', {}, {}, ('sm_90',)),
+  'position bias': ('synthetic_stream', {}, {}, ('sm_90',)),
+  'targets': ('ranking', {}, {}, ('sm_90',)),
+  'window': ('long_window', {}, {}, ('sm_90',)),
   'widest': ('ml20m_hstu', dict(dqk=256, dv=256), {}, ('sm_90', 'gfx942')),
 }  # fmt: skip
 WHOLE = 'forward and backward'  # as a kernel's name: the program, by XLA
+# Bytes of a thread's copy to shared memory ahead of its use.
+COPIES = re.compile(r'cp\.async\.c[ag]\.shared\.global [^;]*?\], (0x\w+)')
 COLUMNS = (
   'case', 'compiled', 'registers', 'spilled_bytes', 'shared_bytes',
+  'blocks_an_sm', 'copy_bytes',
   'temp_bytes', 'kernels', 'compile_s', 'error',
 )  # fmt: skip
 # As XLA wants to be told of it.
@@ -87,6 +97,10 @@ SHARED_BYTES = {
   'sm_100': 232_448,
   'gfx942': 65_536,
 }
+
+
+# And what a multiprocessor has.
+SHARED_OF_SM = {'sm_80': 167_936, 'sm_90': 233_472, 'sm_100': 233_472}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -138,12 +152,13 @@ def _chosen(args):
     for kernel in gpu_plan.KERNELS:
       yield 'every option', kernel, 'sm_90', 'bfloat16'
     return
-  for name, (*_, targets) in CASES.items():
+  for name, (base, changes, _, targets) in CASES.items():
+    shape = dataclasses.replace(shapes.SHAPES[base], **changes)
+    biased = shape.position_bias or shape.time_bias
     for target in targets:
       for dtype in DTYPES:
-        for kernel in gpu_plan.KERNELS:
-          if (name, kernel) != ('no bias', 'backward_bias'):
-            yield name, kernel, target, dtype
+        for kernel in gpu_plan.KERNELS[: 4 if biased else 3]:
+          yield name, kernel, target, dtype
 
 
 def _row(name: str, kernel: str, target: str, dtype: str) -> dict:
@@ -167,7 +182,31 @@ def _row(name: str, kernel: str, target: str, dtype: str) -> dict:
   )
   if not row['compiled']:
     row['error'] = 'needs more shared memory than there is'
-  return row | resources(compiled)
+  row |= resources(compiled)
+  if target in SHARED_OF_SM and 'registers' in row:
+    row['blocks_an_sm'] = count_blocks(
+      row['registers'], launch.warps, row['shared_bytes'], target
+    )
+  return row
+
+
+def count_blocks(registers: int, warps: int, shared: int, target: str) -> int:
+  """Blocks that run at once on a multiprocessor of NVIDIA's.
+
+  >>> count_blocks(255, 4, 81_920, 'sm_90'), count_blocks(158, 4, 0, 'sm_90')
+  (2, 3)
+
+  Args:
+    registers: of a thread.
+    warps: of a block.
+    shared: bytes of a block.
+    target: architecture.
+  """
+  # Registers are given to warps by 256, and a block takes 1 KiB for the system.
+  of_block = warps * -(-registers * 32 // 256) * 256
+  return min(
+    (1 << 16) // of_block, SHARED_OF_SM[target] // (shared + 1024), 64 // warps
+  )
 
 
 def _whole(name: str, kernel: str, target: str, dtype: str) -> dict:
@@ -249,8 +288,9 @@ def plan(name: str, kernel: str, target: str, dtype: str):
     queries=shape.batch * (shape.queries or shape.max_len),
     keys=shape.batch * shape.max_len,
     heads=shape.heads,
-    dqk=shape.dqk,
-    dv=shape.dv,
+    # As `gpu.attention` fills them up.
+    dqk=gpu_plan.pad_width(shape.dqk, 2 if dtype == 'bfloat16' else 4),
+    dv=gpu_plan.pad_width(shape.dv, 2 if dtype == 'bfloat16' else 4),
     dtype=dtype,
     positions=2 * shape.positions - 1 if shape.position_bias else 0,
     buckets=shapes.TIME_BUCKETS if shape.time_bias else 0,
@@ -293,6 +333,7 @@ def compile_launch(launch, target: str, dtype: str):
 
 def resources(compiled) -> dict:
   """Registers and spilled bytes of compiled code, where they can be told."""
+  found = {}
   if 'amdgcn' in compiled.asm:
     text = compiled.asm['amdgcn']
     registers = re.search(r'\.vgpr_count:\s*(\d+)', text)
@@ -302,8 +343,13 @@ def resources(compiled) -> dict:
     text = _assembler_says(compiled.asm['ptx'])
     registers = re.search(r'Used (\d+) registers', text)
     spilled = re.search(r'(\d+) bytes spill stores', text)
+    loads = re.search(r'(\d+) bytes spill loads', text)
+    if loads:
+      found['spill_loads_bytes'] = int(loads[1])
+    sizes = COPIES.findall(compiled.asm['ptx'])
+    if sizes:
+      found['copy_bytes'] = min(int(size, 0) for size in sizes)
     factor = 1
-  found = {}
   if registers:
     found['registers'] = int(registers[1])
   if spilled:

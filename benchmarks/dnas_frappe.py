@@ -77,8 +77,10 @@ def list_rows(args: argparse.Namespace) -> list[tuple[str, Callable]]:
 def train_handmade(args: argparse.Namespace, seed: int) -> dict:
   """The DLRM of configs/frappe.py."""
   config = _name_config(args, CONFIG)
+  budgets = config_lib.load(str(runs.ROOT / CONFIG)).search  # its own costs
   return _train(args, config, 'hand-made', {'seed': seed}) | {
     'of': 'frappe/hand-made', 'seed': seed,
+    'flops': budgets.max_flops, 'bytes': budgets.max_bytes,
   }  # fmt: skip
 
 

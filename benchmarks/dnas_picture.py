@@ -3,6 +3,8 @@
 import json
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from benchmarks import result
 from genrec_jax.report import chart_files, charts
 from genrec_jax.report.axes import linear_axis
@@ -51,3 +53,50 @@ def draw(rows: Sequence[Mapping]) -> str:
     series,
   )
   return chart_files.draw_file([chart], SIZE)
+
+
+def draw_frappe(rows: Sequence[Mapping]) -> str:
+  """Returns the pictures of models of Frappe, by operations and by bytes.
+
+  Args:
+    rows: of benchmarks/dnas.py.
+  """
+  groups = {
+    'models by chance, one seed': ('muted', []),
+    'the hand-made one, narrower, one seed': ('green', []),
+    'found, one of each search, three seeds': ('blue', []),
+    'the hand-made one, five seeds': ('orange', []),
+  }
+  chance, narrower, found, by_hand = (own for _, own in groups.values())
+  models = {}
+  for row in rows:
+    if row['kind'] == 'random model':
+      chance.append(row)
+    elif row['kind'] == 'scaled model':
+      narrower.append(row)
+    elif row['case'] == 'frappe/hand-made':
+      by_hand.append(row)
+    elif row.get('of') == 'frappe/found/full':
+      models.setdefault(row['supernet'], []).append(row)
+  for own in models.values():
+    found.append({**own[0], 'auc': float(np.mean([r['auc'] for r in own]))})
+  aucs = [row['auc'] for _, own in groups.values() for row in own]
+  pictures = []
+  for cost, name in (
+    ('flops', 'operations of an example'),
+    ('bytes', 'bytes of all parameters'),
+  ):
+    series = [
+      charts.scatter(title, [(row[cost], row['auc']) for row in own], color)
+      for title, (color, own) in groups.items()
+    ]
+    costs = [row[cost] for _, own in groups.values() for row in own]
+    pictures.append(
+      charts.Chart(
+        'AUC of the test split',
+        chart_files.log_axis(costs, name),
+        linear_axis(min(aucs), max(aucs)),
+        series,
+      )
+    )
+  return chart_files.draw_file(pictures, SIZE)

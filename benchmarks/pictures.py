@@ -36,6 +36,7 @@ PICTURES = {
   'check_n_run': check_n_run.draw,
   'dmt_speedup': dmt_picture.draw,
   'dnas': dnas_picture.draw,
+  'dnas_frappe': dnas_picture.draw_frappe,
   'exfm': exfm_picture.draw,
   'gr_scaling': gr_scaling.draw,
   'learned_hash': learned_hash_curves.draw_clicks,
@@ -54,9 +55,11 @@ PICTURES = {
   'tbsm_history': tbsm_history.draw,
   'tbsm_study': tbsm_picture.draw,
 }
-ROWS_OF = dict.fromkeys(
-  ('learned_hash_films', 'learned_hash_rows'), 'learned_hash'
-)
+ROWS_OF = {
+  'dnas_frappe': 'dnas',
+  'learned_hash_films': 'learned_hash',
+  'learned_hash_rows': 'learned_hash',
+}
 
 
 def main(argv: list[str] | None = None) -> int:

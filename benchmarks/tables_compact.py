@@ -173,4 +173,64 @@ _DNAS = {
   },
 }
 
-COMPACT = {**_HASH, **_DNAS}
+_DNAS_FRAPPE = {
+  'dnas_frappe': {
+    'files': ('cpu2/dnas',),
+    'names': {
+      'frappe/hand-made': 'hand-made',
+      'frappe/search/full': 'searched, as each was chosen by validation',
+      'frappe/found/full': 'these three models with three more seeds',
+      'frappe/chosen/full': 'the one that validates best, five more seeds',
+      'frappe/random search/1': 'by chance, for the cost of a search',
+      'frappe/random search/3': 'by chance, for that of three',
+      'frappe/search/quarter': 'searched within a quarter of both',
+      'frappe/found/quarter': 'these with three more seeds',
+      'frappe/chosen/quarter': 'the best of them, five more seeds',
+    },
+    'columns': (
+      ('models', 'name', ''),
+      ('runs', 'seeds', 'd'),
+      ('of how many trained', 'trained', '.0f'),
+      ('operations', 'flops', ',.0f'),
+      ('bytes', 'bytes', ',.0f'),
+      ('AUC', 'auc', '.4f'),
+      ('±', 'auc_std', '.4f'),
+      ('from hand-made', 'auc_diff', '+.4f'),
+      ('± of that', 'auc_ci', '.4f'),
+      ('log loss', 'logloss', '.4f'),
+      ('from hand-made', 'logloss_diff', '+.4f'),
+      ('± of that', 'logloss_ci', '.4f'),
+      ('core-seconds of a supernet', 'core_s', ',.0f'),
+      ('of a search', 'run_core_s', ',.0f'),
+    ),
+  },
+  'dnas_frappe_models': {
+    'files': ('cpu2/dnas',),
+    'where': {'kind': ('scaled model',)},
+    'columns': (
+      ('hand-made, narrower', 'chosen', ''),
+      ('operations', 'flops', ',.0f'),
+      ('bytes', 'bytes', ',.0f'),
+      ('AUC', 'auc', '.4f'),
+      ('log loss', 'logloss', '.4f'),
+    ),
+  },
+  'dnas_frappe_ranking': {
+    'files': ('cpu2/dnas',),
+    'where': {'kind': ('supernet', 'ranking')},
+    'columns': (
+      ('supernet', 'case', ''),
+      ('L2, times', 'factor', 'g'),
+      ('AUC of the mixture', 'valid_auc', '.4f'),
+      ('its log loss', 'valid_logloss', '.4f'),
+      ('Spearman, log loss', 'spearman', '.2f'),
+      ('from', 'spearman_low', '.2f'),
+      ('to', 'spearman_high', '.2f'),
+      ('Spearman, AUC', 'spearman_auc', '.2f'),
+      ('from', 'spearman_auc_low', '.2f'),
+      ('to', 'spearman_auc_high', '.2f'),
+    ),
+  },
+}
+
+COMPACT = {**_HASH, **_DNAS, **_DNAS_FRAPPE}

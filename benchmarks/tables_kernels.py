@@ -40,10 +40,20 @@ KERNELS = {
       ('registers', 'registers', 'd'),
       ('spilled, bytes', 'spilled_bytes', ',d'),
       ('shared, bytes', 'shared_bytes', ',d'),
+      ('programs a multiprocessor', 'blocks_an_sm', 'd'),
+      ('least copy, bytes', 'copy_bytes', 'd'),
     ),
     'where': {
       'dtype': 'bfloat16',
-      'what': ('both biases', 'every option'),
+      'what': (
+        'no bias',
+        'both biases',
+        'every option',
+        'semi-local',
+        'softmax',
+        'odd width',
+        'widest',
+      ),
       'target': ('sm_90', 'gfx942'),
       'kernel': (
         'forward',

@@ -35,7 +35,7 @@ def vary_over(axes: frozenset[str], x: jax.Array | None) -> jax.Array | None:
     axes: names.
     x: an array, or None.
   """
-  if x is None or not (missing := axes - varying_axes(x)):
+  if x is None or not axes or not (missing := axes - varying_axes(x)):
     return x
   return jax.lax.pcast(x, tuple(sorted(missing)), to='varying')
 

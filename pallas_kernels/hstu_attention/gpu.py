@@ -23,8 +23,21 @@ from pallas_kernels.jagged import api as jagged
 
 
 def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
-  """Computes `api.hstu_attention` with the Triton kernels."""
-  return _attention(spec, tensors, context)
+  """Computes `api.hstu_attention` with the Triton kernels.
+
+  Heads are filled up with zeros to a multiple of 16 bytes. A GPU loads so many
+  at once, where rows begin at multiples of them: heads of 50 bfloat16 would be
+  loaded by 4 bytes, heads of 25 by 2 and not ahead of their use.
+  """
+  width = tensors.v.shape[2]
+  q, k, v = map(_pad_heads, tensors[:3])
+  out = _attention(spec, Tensors(q, k, v, *tensors[3:]), context)
+  return out[..., :width]
+
+
+def _pad_heads(x: jax.Array) -> jax.Array:
+  more = gpu_plan.pad_width(x.shape[2], x.dtype.itemsize) - x.shape[2]
+  return jnp.pad(x, ((0, 0), (0, 0), (0, more))) if more else x
 
 
 def kernel_of(name: str):

@@ -17,6 +17,7 @@ from pallas_kernels.hstu_attention.spec import Spec
 KERNELS = ('forward', 'backward_queries', 'backward_keys', 'backward_bias')
 CELLS = 640  # of the time table: exponents of 0 to 2**31, two bits more each
 STEPS = 3  # boundaries of buckets in a tile that is worth no look at the cells
+LOAD_BYTES = 16  # the most that a GPU loads at once
 LEAST_WIDTH = 16  # a tile of a matrix product has at least so many columns
 BIAS_PROGRAMS = 1056  # wanted, two waves of four on each part of an H100
 
@@ -265,6 +266,20 @@ def _constants(
     steps=STEPS,
     ptx=cuda,
   )
+
+
+def pad_width(width: int, itemsize: int) -> int:
+  """The width of heads as the kernels take them: a multiple of 16 bytes.
+
+  >>> pad_width(50, itemsize=2), pad_width(50, itemsize=4), pad_width(64, 2)
+  (56, 52, 64)
+
+  Args:
+    width: of a head.
+    itemsize: bytes of a number.
+  """
+  numbers = LOAD_BYTES // itemsize
+  return -(-width // numbers) * numbers
 
 
 def is_halved(spec: Spec, dtype: str, cuda: bool) -> bool:

@@ -202,6 +202,24 @@ def test_the_picture_has_all_models_and_what_was_found():
   assert 'four models drawn' in drawn and '64 tried' in drawn
 
 
+def test_the_picture_of_frappe_has_a_dot_for_each_model_found():
+  cost = {'flops': 1e5, 'bytes': 1e6}
+  rows = [
+    {'kind': 'random model', 'case': 'frappe/random/0', 'auc': 0.98, **cost},
+    {'kind': 'scaled model', 'case': 'frappe/scaled/0', 'auc': 0.97, **cost},
+    {'kind': 'mean', 'case': 'frappe/hand-made', 'auc': 0.984, **cost},
+  ]
+  rows += [
+    {'kind': 'run', 'case': f'frappe/found/full/supernet{s}/seed{n}',
+     'of': 'frappe/found/full', 'supernet': s, 'auc': 0.98 + n / 1e3, **cost}
+    for s in (1, 2) for n in (1, 3)
+  ]  # fmt: skip
+  drawn = dnas_picture.draw_frappe(rows)
+  assert 'found, one of each search' in drawn and 'narrower' in drawn
+  one = dnas_picture.draw_frappe(rows[:5])
+  assert drawn.count('h0') == one.count('h0') + 2
+
+
 @pytest.mark.slow
 def test_smoke_of_what_is_planted(tmp_path, rows):
   """Two searches and the models they are compared with, in small."""

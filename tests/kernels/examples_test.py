@@ -6,7 +6,8 @@ import sys
 import pytest
 
 import pallas_kernels
-from pallas_kernels.hstu_attention import masks
+from pallas_kernels import integers, manual_axes
+from pallas_kernels.hstu_attention import gpu_plan, masks, tpu_layout
 
 
 @pytest.mark.parametrize('name', pallas_kernels.__all__)
@@ -30,5 +31,8 @@ def test_a_function_names_its_arguments_and_what_it_returns(name):
     assert section in item.__doc__
 
 
-def test_the_examples_of_the_masks():
-  assert doctest.testmod(masks).failed == 0
+@pytest.mark.parametrize(
+  'module', [gpu_plan, integers, manual_axes, masks, tpu_layout]
+)
+def test_the_examples_of_a_module(module):
+  assert doctest.testmod(module).failed == 0

@@ -19,7 +19,7 @@ from pallas_kernels.hstu_attention import (
   reference,
   shapes,
 )
-from pallas_kernels.hstu_attention.spec import Context
+from pallas_kernels.hstu_attention.spec import Context, Tensors
 
 
 def test_without_a_gpu_it_is_refused_with_the_way_to_get_it():
@@ -131,6 +131,27 @@ def test_inputs_and_outputs_that_share_memory(monkeypatch, aliases):
   launch = triton_call.Launch('name', 3, 'constants', ('out',), 1, 1, aliases)
   found = triton_call.run('kernel', launch, 1, 2)
   assert found == ['kernel', 1, 2, 'out']
+
+
+@pytest.mark.parametrize(
+  'dtype, width, filled',
+  [('bfloat16', 50, 56), ('bfloat16', 25, 32), ('float32', 50, 52),
+   ('bfloat16', 64, 64), ('float32', 1, 4)],
+)  # fmt: skip
+def test_heads_are_filled_up_to_whole_loads(monkeypatch, dtype, width, filled):
+  seen = {}
+
+  def attend(spec, tensors, context):
+    seen.update(tensors._asdict())
+    return tensors.v
+
+  monkeypatch.setattr(gpu, '_attention', attend)
+  q = jnp.ones((4, 2, width), dtype)
+  v = jnp.full((4, 2, 8), 2, dtype)
+  out = gpu.attention(None, Tensors(q, q, v, None, None), None)
+  assert seen['q'].shape == seen['k'].shape == (4, 2, filled)
+  assert seen['q'].sum() == q.sum() and (out == v).all()
+  assert gpu_plan.pad_width(width, q.dtype.itemsize) == filled
 
 
 @pytest.mark.parametrize('buckets', [1, 5, 129])
