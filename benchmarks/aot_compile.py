@@ -6,14 +6,21 @@
 
 No TPU is needed: the compiler in the libtpu wheel is the real one, down to the
 machine's instructions. Nothing runs, so this shows no speed. `temp_bytes` is
-the memory beside arguments and results that the compiled program needs.
+the memory beside arguments and results that the compiled program needs;
+`vmem_bytes` what the blocks of the largest kernel take of the fast memory, two
+of each that changes from step to step (counted from their specs; what lies in
+registers and is spilled is not in it).
 """
 
+import contextlib
 import functools
+import math
+import unittest.mock
 from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
+from jax.experimental import pallas as pl
 
 import pallas_kernels
 from benchmarks import cli
@@ -41,7 +48,8 @@ DTYPES = ('bfloat16', 'float32')
 PASSES = ('forward', 'forward+backward')
 DIFFERENTIABLE = ('q', 'k', 'v', 'position_bias', 'time_bias')
 COLUMNS = (
-  'case', 'compiled', 'temp_bytes', 'argument_bytes', 'output_bytes',
+  'case', 'compiled', 'temp_bytes', 'vmem_bytes', 'argument_bytes',
+  'output_bytes',
   'compile_core_s', 'error',
 )  # fmt: skip
 
@@ -117,7 +125,7 @@ def program(arguments: dict, which: str) -> tuple[Callable, tuple]:
 
 def compiled(chip: str, function: Callable, arguments: tuple) -> dict:
   """Whether it compiles for the chip, with what memory, in what time."""
-  with CoreTimer() as timer:
+  with CoreTimer() as timer, record_vmem() as sizes:
     try:
       memory = compile_for(chip, function, arguments).memory_analysis()
     except Exception as error:  # Mosaic's and XLA's are of many types.
@@ -127,8 +135,48 @@ def compiled(chip: str, function: Callable, arguments: tuple) -> dict:
     'temp_bytes': memory.temp_size_in_bytes,
     'argument_bytes': memory.argument_size_in_bytes,
     'output_bytes': memory.output_size_in_bytes,
+    'vmem_bytes': max(sizes, default=0),
     'compile_core_s': timer.core_s,
   }
+
+
+@contextlib.contextmanager
+def record_vmem() -> Iterator[list[int]]:
+  """Counts the bytes of the blocks of each kernel that is traced inside."""
+  sizes, call = [], pl.pallas_call
+
+  def record(kernel, *, grid_spec, out_shape, **options):
+    run = call(kernel, grid_spec=grid_spec, out_shape=out_shape, **options)
+
+    def count(*arguments):
+      inputs = arguments[grid_spec.num_scalar_prefetch :]
+      sizes.append(
+        _count_blocks(grid_spec.in_specs, inputs)
+        + _count_blocks(grid_spec.out_specs, out_shape)
+        + _count_scratch(grid_spec.scratch_shapes)
+      )
+      return run(*arguments)
+
+    return count
+
+  with unittest.mock.patch.object(pl, 'pallas_call', record):
+    yield sizes
+
+
+def _count_blocks(specs, arrays) -> int:
+  specs = jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, pl.BlockSpec))
+  total = 0
+  for spec, array in zip(specs, jax.tree.leaves(arrays), strict=True):
+    copies = getattr(spec.pipeline_mode, 'buffer_count', 2)
+    total += copies * math.prod(spec.block_shape) * array.dtype.itemsize
+  return total
+
+
+def _count_scratch(scratch) -> int:
+  return sum(
+    math.prod(x.shape) * np.dtype(x.dtype).itemsize
+    for x in jax.tree.leaves(scratch, is_leaf=lambda x: hasattr(x, 'shape'))
+  )
 
 
 def compile_for(
