@@ -86,6 +86,11 @@ def generate(directory, users: int, items: int, scale: float = 1.0) -> None:
     item=np.clip(rank, 1, items),
     time=rng.integers(956_000_000, 1_046_000_000, total),
   )
+  write_log(log, directory, items)
+
+
+def write_log(log: readers.Events, directory, items: int) -> None:
+  """Converts a generated log of the items 1 .. items."""
   convert.convert_log(
     [log],
     directory,

@@ -14,7 +14,7 @@ range. `list_kb` is what the list takes of the memory for scalars, at most.
 import numpy as np
 
 from benchmarks import cli, hstu_attention
-from pallas_kernels.hstu_attention import shapes, tpu, tpu_layout
+from pallas_kernels.hstu_attention import shapes, tpu, tpu_layout, tpu_pairs
 from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 
 COLUMNS = (
@@ -79,10 +79,10 @@ def count_steps(name: str, longest: int, sizes: np.ndarray) -> list[dict]:
   ]  # fmt: skip
 
 
-def _count(pairs: tpu_layout.Pairs) -> dict:
+def _count(pairs: tpu_pairs.Pairs) -> dict:
   bounds = np.asarray(pairs.bounds)
   codes = pairs.codes[: bounds[-1]]
-  own, _, is_seen = map(np.asarray, tpu_layout.decode(codes))
+  own, _, is_seen = map(np.asarray, tpu_pairs.decode(codes))
   steps = int(np.diff(bounds).max()) * (len(bounds) - 1)
   counts = np.bincount(own)
   rectangle = len(counts) * int(counts.max())

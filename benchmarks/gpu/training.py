@@ -138,7 +138,8 @@ def build(case: dict, workdir: pathlib.Path):
 
 def make_log(case: dict, directory: pathlib.Path) -> None:
   """Writes histories of random items, one batch of them."""
-  from genrec_jax.data import convert, readers, vocab
+  from benchmarks import ml1m_shape
+  from genrec_jax.data import readers
 
   longest, items = case['longest'], case['items']
   # An event more than a training example has: the last one is held out.
@@ -151,12 +152,7 @@ def make_log(case: dict, directory: pathlib.Path) -> None:
     item=rng.integers(1, items + 1, total),
     time=rng.integers(956_000_000, 1_046_000_000, total),
   )
-  convert.convert_log(
-    [log],
-    directory,
-    item_vocab=vocab.Vocab(np.arange(1, items + 1)),
-    log=lambda line: None,
-  )
+  ml1m_shape.write_log(log, directory, items)
 
 
 if __name__ == '__main__':

@@ -8,12 +8,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.hstu_attention import tpu_layout
-from pallas_kernels.hstu_attention.tpu_layout import (
-  KernelPlan,
-  Pairs,
-  TokenPlaces,
-)
+from pallas_kernels.hstu_attention import tpu_layout, tpu_pairs
+from pallas_kernels.hstu_attention.tpu_layout import KernelPlan, TokenPlaces
+from pallas_kernels.hstu_attention.tpu_pairs import Pairs
 
 # Of 64 MB at least (v5p and 7x have the least); the compiler's own limit is 16.
 VMEM_BYTES = 56 << 20
@@ -124,11 +121,11 @@ def read_step(codes, bounds) -> Step:
   """
   part, step = pl.program_id(1), pl.program_id(2)
   at, end = _place(part, step, bounds)
-  own, other, is_seen = tpu_layout.decode(codes[at])
+  own, other, is_seen = tpu_pairs.decode(codes[at])
   # A part may have fewer pairs than the other one: the rest does nothing.
   alive = bounds[part] + step < end
-  before, _, _ = tpu_layout.decode(codes[jnp.maximum(at - 1, 0)])
-  after, _, _ = tpu_layout.decode(codes[jnp.minimum(at + 1, end - 1)])
+  before, _, _ = tpu_pairs.decode(codes[jnp.maximum(at - 1, 0)])
+  after, _, _ = tpu_pairs.decode(codes[jnp.minimum(at + 1, end - 1)])
   return Step(
     own,
     other,
@@ -148,11 +145,11 @@ def _place(part, step, bounds):
 
 
 def _own(part, step, codes, bounds, *_):
-  return tpu_layout.decode(codes[_place(part, step, bounds)[0]])[0]
+  return tpu_pairs.decode(codes[_place(part, step, bounds)[0]])[0]
 
 
 def _other(part, step, codes, bounds, *_):
-  return tpu_layout.decode(codes[_place(part, step, bounds)[0]])[1]
+  return tpu_pairs.decode(codes[_place(part, step, bounds)[0]])[1]
 
 
 def _check_pairs(plan: KernelPlan, pairs: Pairs, call: TokenPlaces) -> None:
@@ -168,9 +165,9 @@ def _check_pairs(plan: KernelPlan, pairs: Pairs, call: TokenPlaces) -> None:
   most = max(
     call.queries.shape[0] // plan.block_q, call.keys.shape[0] // plan.block_k
   )
-  if most > tpu_layout.MAX_BLOCKS:
+  if most > tpu_pairs.MAX_BLOCKS:
     raise ValueError(
-      f'there are {most:,} blocks of tokens, and {tpu_layout.MAX_BLOCKS:,} can '
+      f'there are {most:,} blocks of tokens, and {tpu_pairs.MAX_BLOCKS:,} can '
       'be counted: pass fewer tokens in a call.'
     )
 

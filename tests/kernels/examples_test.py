@@ -7,7 +7,12 @@ import pytest
 
 import pallas_kernels
 from pallas_kernels import integers, manual_axes
-from pallas_kernels.hstu_attention import gpu_plan, masks, tpu_layout
+from pallas_kernels.hstu_attention import (
+  gpu_plan,
+  masks,
+  tpu_layout,
+  tpu_pairs,
+)
 
 
 @pytest.mark.parametrize('name', pallas_kernels.__all__)
@@ -32,7 +37,7 @@ def test_a_function_names_its_arguments_and_what_it_returns(name):
 
 
 @pytest.mark.parametrize(
-  'module', [gpu_plan, integers, manual_axes, masks, tpu_layout]
+  'module', [gpu_plan, integers, manual_axes, masks, tpu_layout, tpu_pairs]
 )
 def test_the_examples_of_a_module(module):
   assert doctest.testmod(module).failed == 0

@@ -22,6 +22,7 @@ from pallas_kernels.hstu_attention import (
   shapes,
   tpu,
   tpu_layout,
+  tpu_pairs,
 )
 from pallas_kernels.hstu_attention.spec import Context, Spec
 from tests.kernels import attention_cases as cases
@@ -52,6 +53,15 @@ SIZES = jnp.array([0, 60, 3, 39, 41, 0, 23, 5], jnp.int32)
 TARGETS = jnp.array([0, 17, 0, 0, 21, 0, 3, 2], jnp.int32)
 QUERIES = jnp.array([0, 12, 1, 0, 12, 0, 12, 3], jnp.int32)
 CAPACITY = 176
+MASKS = [
+  dict(),
+  dict(contextual=3),
+  dict(window=9),
+  dict(window=9, contextual=3),
+  dict(window=9, full_tail=4, contextual=3),
+  dict(window=9, prefix=5),
+  dict(window=9, full_tail=4, contextual=3, prefix=9),
+]
 
 
 def context(**options) -> Context:
@@ -60,19 +70,7 @@ def context(**options) -> Context:
 
 
 @pytest.mark.parametrize('tail', [False, True], ids=['', 'tail'])
-@pytest.mark.parametrize(
-  'options',
-  [
-    dict(),
-    dict(contextual=3),
-    dict(window=9),
-    dict(window=9, contextual=3),
-    dict(window=9, full_tail=4, contextual=3),
-    dict(window=9, prefix=5),
-    dict(window=9, full_tail=4, contextual=3, prefix=9),
-  ],
-  ids=str,
-)
+@pytest.mark.parametrize('options', MASKS, ids=str)
 def test_each_block_that_is_seen_is_walked_once_from_both_sides(options, tail):
   spec = dataclasses.replace(SPEC, max_targets=21, **options)
   data = context(targets=TARGETS, query_lengths=QUERIES if tail else None)
@@ -104,13 +102,13 @@ def test_each_block_that_is_seen_is_walked_once_from_both_sides(options, tail):
   assert set(zip(*np.nonzero(blocks), strict=True)) <= set(of_query)
 
 
-def list_walks(pairs: tpu_layout.Pairs) -> list:
+def list_walks(pairs: tpu_pairs.Pairs) -> list:
   """(own block, other block) of all steps that compute something.
 
   Checks on the way that each own block is walked in one go, in one part.
   """
   codes, bounds = map(np.asarray, pairs)
-  own, other, is_seen = map(np.asarray, tpu_layout.decode(codes))
+  own, other, is_seen = map(np.asarray, tpu_pairs.decode(codes))
   assert (np.diff(bounds) > 0).all()
   alive = slice(0, bounds[-1])
   assert sorted(own[alive]) == own[alive].tolist()
@@ -122,7 +120,7 @@ def list_walks(pairs: tpu_layout.Pairs) -> list:
   return list(zip(own[chosen], other[chosen], strict=True))
 
 
-def count_steps(pairs: tpu_layout.Pairs) -> np.ndarray:
+def count_steps(pairs: tpu_pairs.Pairs) -> np.ndarray:
   """Steps of each own block."""
   own, _ = np.asarray(list_walks(pairs)).T
   return np.bincount(own)
@@ -150,31 +148,21 @@ def test_a_prefix_costs_its_own_blocks():
 
 
 @pytest.mark.parametrize('tail', [False, True], ids=['', 'tail'])
-@pytest.mark.parametrize(
-  'options',
-  [
-    dict(),
-    dict(contextual=3),
-    dict(window=9),
-    dict(window=9, contextual=3),
-    dict(window=9, max_targets=7),
-    dict(window=9, prefix=5),
-    dict(window=9, full_tail=4, max_targets=7),
-    dict(window=9, full_tail=4, contextual=3, prefix=9, max_targets=7),
-  ],
-  ids=str,
-)
-def test_no_more_pairs_than_there_is_room_for(options, tail):
+@pytest.mark.parametrize('targets', [0, 7])
+@pytest.mark.parametrize('options', MASKS, ids=str)
+def test_no_more_pairs_than_there_is_room_for(options, targets, tail):
   """And little room is in vain, however badly sequences and blocks lie."""
-  spec = dataclasses.replace(SPEC, max_queries=60, **options)
+  spec = dataclasses.replace(
+    SPEC, max_queries=60, max_targets=targets, **options
+  )
   plan = dataclasses.replace(PLAN, block_q=8) if tail else PLAN
   most = 0.0
-  for first in range(1, 61):
+  for first in (*range(1, 60, 7), 60):
     lengths = jnp.array([first, 60, 14, 60])
     data = context(
       lengths=lengths,
       query_lengths=lengths if tail else None,
-      targets=jnp.minimum(lengths - 1, spec.max_targets),
+      targets=jnp.clip(lengths - spec.contextual, 0, targets),
     )
     where = tpu_layout.layout(spec, plan, data, 200, aligned=tail)
     call = tpu_layout.call(spec, plan, data, where, 200)
@@ -183,7 +171,7 @@ def test_no_more_pairs_than_there_is_room_for(options, tail):
     assert steps <= room
     most = max(most, steps / room)
   if not tail:
-    assert most > 0.4
+    assert most > 0.3
 
 
 def test_a_long_window_takes_no_more_room_than_it_reads():
@@ -207,7 +195,7 @@ def test_both_parts_have_half_of_the_pairs(seed):
   counts = rng.integers(1, 20, blocks)
   own = jnp.asarray(np.repeat(np.arange(blocks), counts), jnp.int32)
   end = int(counts.sum())
-  bounds = tpu_layout._cut_in_two(own, blocks, jnp.int32(end))
+  bounds = tpu_pairs._cut_in_two(own, blocks, jnp.int32(end))
   begins = np.cumsum(counts)[:-1]
   best = min(abs(begins - end // 2))
   zero, cut, last = np.asarray(bounds)
