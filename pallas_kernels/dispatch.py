@@ -129,3 +129,12 @@ def device_kind() -> str:
   if _elsewhere:
     return _elsewhere[1]
   return jax.devices()[0].device_kind
+
+
+def allows_coarse_products() -> bool:
+  """Whether the user's setting lets kernels multiply float32 with fewer bits.
+
+  JAX's own default does not count: on an accelerator it would always do so.
+  """
+  precision = jax.config.jax_default_matmul_precision
+  return precision in ('tensorfloat32', 'bfloat16', 'fastest')

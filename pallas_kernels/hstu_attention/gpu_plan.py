@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import triton_call
+from pallas_kernels import dispatch, triton_call
 from pallas_kernels.hstu_attention import blocks, masks
 from pallas_kernels.hstu_attention.spec import Spec
 
@@ -303,10 +303,7 @@ def _group(call: CallShapes, sizes: dict) -> int:
 
 def _precision() -> str:
   """As exact as float32 can be, unless the user's setting asks for less."""
-  precision = jax.config.jax_default_matmul_precision
-  return (
-    'tf32' if precision in ('tensorfloat32', 'bfloat16', 'fastest') else 'ieee'
-  )
+  return 'tf32' if dispatch.allows_coarse_products() else 'ieee'
 
 
 def _power_of_two(number: int) -> int:

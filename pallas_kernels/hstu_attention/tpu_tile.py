@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pallas_kernels import dispatch
 from pallas_kernels.hashing import keep_mask
 from pallas_kernels.hstu_attention import masks, tpu_layout
 from pallas_kernels.hstu_attention.reference import time_bucket
@@ -142,7 +143,7 @@ def dot(a, b, contract_a: int, contract_b: int) -> jax.Array:
     contract_b: the dimension of `b` to sum over.
   """
   # Someone who asks for float32 does not mean one pass of bfloat16.
-  precise = a.dtype == jnp.float32
+  precise = a.dtype == jnp.float32 and not dispatch.allows_coarse_products()
   return lax.dot_general(
     a,
     b,

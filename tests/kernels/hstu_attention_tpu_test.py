@@ -342,6 +342,23 @@ def test_kernels_lower_at_the_widths_of_models(name):
   assert lower_for_tpu(arguments).count('tpu_custom_call') == 3
 
 
+def test_float32_is_exact_unless_the_setting_says_otherwise():
+  arguments = cases.masked(dtype='float32')
+
+  def attend(q):
+    return pallas_kernels.hstu_attention(
+      **arguments | dict(q=q, implementation='interpret')
+    )
+
+  def trace():
+    jax.clear_caches()
+    return str(jax.make_jaxpr(attend)(arguments['q']))
+
+  assert 'Precision.HIGHEST' in trace()
+  with jax.default_matmul_precision('bfloat16'):
+    assert 'Precision.HIGHEST' not in trace()
+
+
 def test_kernels_lower_where_64_bits_are_switched_on():
   arguments = cases.masked(*cases.MASKS)
   with jax.enable_x64(True):
