@@ -207,11 +207,7 @@ def draw_models(space, settings, count: int) -> list[Architecture]:
     settings: of the search.
     count: how many.
   """
-  rng, found = np.random.default_rng(0), {}
-  uniform = {
-    choice.name: np.full(len(choice.options), 1 / len(choice.options))
-    for choice in space.choices
-  }
+  rng, found, uniform = np.random.default_rng(0), {}, space.make_uniform()
   while len(found) < count:
     model = space.choose(space.draw_options(uniform, rng))
     costs = space.measure_architecture(model)

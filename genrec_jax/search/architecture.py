@@ -323,6 +323,13 @@ class ArchitectureSpace(abc.ABC):
           for own in list_products(extra):
             yield Architecture(net, dims, rows, own)
 
+  def make_uniform(self) -> dict[str, np.ndarray]:
+    """Weights by which each option of a choice is as likely as any other."""
+    return {
+      choice.name: np.full(len(choice.options), 1 / len(choice.options))
+      for choice in self.choices
+    }
+
   def draw_options(
     self, weights: Mapping[str, np.ndarray], rng: np.random.Generator
   ) -> dict[str, int | str]:

@@ -280,11 +280,8 @@ class SuperRanking(Ranking):
   @functools.cached_property
   def _first_costs(self) -> dict[str, float]:
     """Expected costs where each option is as likely as any other."""
-    weights = {
-      choice.name: np.full(len(choice.options), 1 / len(choice.options))
-      for choice in self.space.choices
-    }
-    return {n: float(x) for n, x in self.space.measure(weights).items()}
+    costs = self.space.measure(self.space.make_uniform())
+    return {n: float(x) for n, x in costs.items()}
 
   def find_budgets(self, step) -> dict[str, jax.Array]:
     """What the loss asks for in a step.

@@ -223,10 +223,7 @@ def test_budgets_hold(tmp_path):
   }  # fmt: skip
   _, experiment = build(make_config(**changes), tmp_path)
   task = experiment.task
-  weights = {
-    c.name: np.full(len(c.options), 1 / len(c.options))
-    for c in task.space.choices
-  }
+  weights = task.space.make_uniform()
   drawn = search.draw_architectures(task.space, task.search, weights, 20, 0)
   costs = [task.space.measure_architecture(a)['flops'] for a in drawn]
   assert 1 < len(drawn) and max(costs) <= 150

@@ -88,11 +88,7 @@ def test_a_budget_falls_to_what_is_asked(tmp_path):
   _, experiment = build(make_config(**changes), tmp_path)
   task, phases = experiment.task, experiment.data.supernet.phases
   found = [float(task.find_budgets(n)['flops']) for n in range(5 * STEPS)]
-  uniform = {
-    c.name: np.full(len(c.options), 1 / len(c.options))
-    for c in task.space.choices
-  }
-  first = float(task.space.measure(uniform)['flops'])
+  first = float(task.space.measure(task.space.make_uniform())['flops'])
   assert found[0] == pytest.approx(first) and first > 150
   assert found[: STEPS + phases.weight_steps] == [found[0]] * (
     STEPS + phases.weight_steps
