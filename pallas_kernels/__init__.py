@@ -4,6 +4,7 @@ They depend on jax and numpy alone. Each one checks its arguments and then runs
 the best implementation that this machine has; see docs/kernels.md.
 """
 
+from pallas_kernels.backends import list_backends
 from pallas_kernels.hstu_attention.api import hstu_attention
 from pallas_kernels.jagged.api import (
   concat,
@@ -41,6 +42,7 @@ __all__ = [
   'hstu_attention',
   'init_slots',
   'last_tokens',
+  'list_backends',
   'merge_rows',
   'MergedRows',
   'offsets',

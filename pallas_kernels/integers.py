@@ -42,3 +42,28 @@ def to_int32(name: str, x, clip: bool = False) -> jax.Array:
   if x.size and (x.max() > MOST or x.min() < -MOST):
     raise ValueError(f'{name} holds a number above {MOST}.')
   return jnp.asarray(x.astype(np.int32))
+
+
+def to_seed(name: str, x) -> jax.Array:
+  """A seed as a uint32 scalar: its low 32 bits.
+
+  >>> int(to_seed('seed', 7)), int(to_seed('seed', 2**32 + 5))
+  (7, 5)
+
+  Args:
+    name: what an error calls it.
+    x: an integer.
+
+  Raises:
+    ValueError: it is none, but a key of `jax.random`, say.
+  """
+  if isinstance(x, int | np.integer):
+    return jnp.uint32(int(x) % 2**32)
+  dtype = getattr(x, 'dtype', None)
+  is_integer = dtype is not None and jnp.issubdtype(dtype, jnp.integer)
+  if not is_integer or np.size(x) != 1:
+    raise ValueError(
+      f'{name} must be an integer, not {getattr(x, "shape", "")} '
+      f'{dtype or type(x).__name__}: jax.random.bits(key) is one of a key.'
+    )
+  return jnp.asarray(x).reshape(()).astype(jnp.uint32)

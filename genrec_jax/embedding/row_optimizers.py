@@ -53,6 +53,7 @@ import jax.numpy as jnp
 
 import pallas_kernels
 from genrec_jax.numerics import row_rounding
+from pallas_kernels import integers
 from pallas_kernels.hashing import mix
 from pallas_kernels.jagged_embedding import rounding, rules, spec
 
@@ -210,7 +211,9 @@ class RowOptimizer(spec.Rule):
           'every step would be a bias.'
         )
       # Mixed twice: seeds and steps that differ by one must not meet.
-      chance = mix(rounding.uint32(step) ^ mix(rounding.uint32(seed)))
+      chance = mix(
+        integers.to_seed('step', step) ^ mix(integers.to_seed('seed', seed))
+      )
     # Row-wise AdaGrad on pieces of rows: its sum is updated here, with the mean
     # square of the whole row, and what remains of the step is SGD with a scaled
     # gradient.

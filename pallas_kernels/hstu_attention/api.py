@@ -29,6 +29,7 @@ first P tokens of the history, and the context, however far they are: a window
 with a global prefix is semi-local attention (arXiv 2602.16986).
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -136,10 +137,12 @@ def hstu_attention(
       less is read where it is known.
     query_lengths: `[B]` int32: q holds only the last so many tokens of each
       sequence (the others are cached keys). None: q has every token.
-    max_queries: static bound of query_lengths; `max_len` if None.
+    max_queries: static bound of query_lengths; if None, `max_len` or all
+      tokens of q. Give it: fewer rows are walked over.
     dropout: share of the attention weights to drop (the others are scaled up).
-    dropout_seed: uint32 scalar; needed when `dropout` is not 0. Which weights
-      are dropped depends on the seed and on the numbers of head, query and key,
+    dropout_seed: uint32 scalar, such as `jax.random.bits(key)`, of each layer
+      and step its own; needed when `dropout` is not 0. Which weights are
+      dropped depends on the seed and on the numbers of head, query and key,
       not on the backend.
     implementation: None for the best one here, or a name in `BACKENDS`.
 
@@ -177,13 +180,18 @@ def hstu_attention(
     )
   if dropout and dropout_seed is None:
     raise ValueError('dropout needs dropout_seed.')
+  if dropout:
+    dropout_seed = integers.to_seed('dropout_seed', dropout_seed)
   normaliser = _check_normaliser(normaliser, q.shape[:1], max_len)
   # A vector is data; a number goes into the Spec and is compiled in.
   per_query = not isinstance(normaliser, float)
   max_queries = max_len if max_queries is None else min(max_queries, max_len)
+  # No sequence has more tokens than all together: less to walk over.
+  longest = max(1, min(max_len, k.shape[0]))
+  asking = max(1, min(max_queries, q.shape[0]))
   spec = Spec(
-    max_len=max_len,
-    max_queries=max_len if query_lengths is None else max_queries,
+    max_len=longest,
+    max_queries=longest if query_lengths is None else min(asking, longest),
     mode=mode,
     alpha=float(alpha),
     normaliser=None if per_query else normaliser,
@@ -214,7 +222,12 @@ def hstu_attention(
     )
   )
   # Before the choice of a backend, so that all of them refuse the same calls.
-  wrong = _wrong_lengths(spec, context, q.shape[0], k.shape[0])
+  wrong = _wrong_lengths(
+    dataclasses.replace(spec, max_len=max_len, max_queries=max_queries),
+    context,
+    q.shape[0],
+    k.shape[0],
+  )
   if per_query:
     context = context._replace(normaliser=_mask_normaliser(context))
   run = dispatch.choose('hstu_attention', BACKENDS, implementation)
@@ -382,7 +395,14 @@ def _check_time_bias(shape, query_time, time, q_shape, k_shape):
 
 
 def _wrong_lengths(spec: Spec, context: Context, queries: int, keys: int):
-  """True where lengths contradict each other; raises where they are known."""
+  """True where lengths contradict each other; raises where they are known.
+
+  Args:
+    spec: options of the call, with the bounds that the caller has given.
+    context: lengths of the call.
+    queries: tokens of q.
+    keys: tokens of k and v.
+  """
   lengths, query_lengths, targets = context[:3]
   rules = [
     (

@@ -9,7 +9,7 @@ there is one implementation for every backend.
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import integers
+from pallas_kernels import integers, manual_axes
 
 
 def offsets(lengths: jax.Array) -> jax.Array:
@@ -65,6 +65,7 @@ def segment_ids(lengths: jax.Array, capacity: int) -> jax.Array:
   lengths = integers.to_int32('lengths', lengths)
   ends = jnp.cumsum(lengths, dtype=jnp.int32)
   tokens = jnp.arange(capacity, dtype=jnp.int32)
+  ends, tokens = manual_axes.vary_alike(ends, tokens)
   # 'right' skips empty sequences, which end where the one before them does.
   return jnp.searchsorted(ends, tokens, side='right').astype(jnp.int32)
 

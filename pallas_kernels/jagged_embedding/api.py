@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import dispatch, manual_axes
+from pallas_kernels import dispatch, integers, manual_axes
 from pallas_kernels.jagged_embedding import (
   checks,
   cpu,
@@ -476,4 +476,5 @@ def _with_arrays(rule: Rule, slots, arrays):
 def _chance(table, seed) -> RoundingChance | None:
   if seed is None or table.dtype not in rounding.DTYPES:
     return None
-  return RoundingChance(rounding.uint32(seed))
+  seed = integers.to_seed('stochastic_rounding_seed', seed)
+  return RoundingChance(seed)

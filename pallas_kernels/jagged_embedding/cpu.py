@@ -49,7 +49,10 @@ def _call(name, out, args, *, aliases=None, **attributes):
     input_output_aliases=aliases,
   )
   # Read at every trace, so that a process can change it.
-  threads = np.int64(os.environ.get(THREADS) or 0)
+  wanted = os.environ.get(THREADS) or '0'
+  if not wanted.lstrip('-').isdigit():
+    raise ValueError(f'{THREADS}={wanted!r} is no number of threads.')
+  threads = np.int64(wanted)
   axes = manual_axes.varying_axes(*args)
   return jax.tree.map(
     lambda x: manual_axes.vary_over(axes, x),

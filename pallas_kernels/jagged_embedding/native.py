@@ -32,7 +32,10 @@ log = logging.getLogger('pallas_kernels')
 
 def why_not() -> str | None:
   """Says why there is no library on this machine, None where there is one."""
-  if os.environ.get(SWITCH) == '0':
+  wanted = os.environ.get(SWITCH, '')
+  if wanted not in ('', '0', 'native'):
+    raise ValueError(f"{SWITCH}={wanted!r}: it can be '0', 'native' or empty.")
+  if wanted == '0':
     return f'it is switched off by {SWITCH}=0.'
   return _load()
 

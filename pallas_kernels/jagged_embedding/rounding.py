@@ -14,7 +14,6 @@ where its neighbours are 2 ** -24 apart; they are rounded like any others.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pallas_kernels.hashing import element_bits
 from pallas_kernels.jagged_embedding.spec import RoundingChance
@@ -109,10 +108,3 @@ def to_dtype(
   return round_stochastically(
     x, dtype, rounding_noise(chance, rows, x.shape[1])
   )
-
-
-def uint32(x: jax.Array | int) -> jax.Array:
-  """An integer's low 32 bits."""
-  if isinstance(x, int | np.integer):
-    return jnp.uint32(int(x) % 2**32)
-  return jnp.asarray(x).astype(jnp.uint32)

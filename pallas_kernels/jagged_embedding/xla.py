@@ -7,7 +7,7 @@ copy of the table; the 'cpu' backend does not, nor does XLA with other dtypes.
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, manual_axes
 from pallas_kernels.jagged.api import offsets, segment_ids
 from pallas_kernels.jagged_embedding import rounding, rules
 from pallas_kernels.jagged_embedding.settings import numbers_of_rows
@@ -70,6 +70,8 @@ def _bag_by_place(table, ids, lengths, weights):
     return out + jnp.where(live[:, None], rows, 0.0)
 
   empty = jnp.zeros((lengths.shape[0], table.shape[1]), jnp.float32)
+  axes = manual_axes.varying_axes(table, ids, lengths, weights)
+  empty = manual_axes.vary_over(axes, empty)
   return jax.lax.fori_loop(0, jnp.max(lengths, initial=0), add, empty)
 
 

@@ -4,7 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.hstu_attention import shapes
+import pallas_kernels
+from pallas_kernels import dispatch
+from pallas_kernels.hstu_attention import api, shapes
 from tests.kernels import attention_cases as cases
 from tests.tolerances import assert_close
 
@@ -97,3 +99,27 @@ def test_micro_batches_of_candidates_score_as_one(backend, arguments):
     )
     parts.append(cases.results({**first, **call}, backend)['out'])
   assert_close(np.concatenate(parts), whole[HISTORY : SIZES[0]])
+
+
+def test_bounds_are_no_larger_than_the_tokens():
+  """Queries of a few new tokens are not walked over as a whole history."""
+  q, k = jnp.ones((4, 1, 2)), jnp.ones((64, 1, 2))
+  lengths, asking = jnp.array([40, 20]), jnp.array([2, 2])
+  seen = []
+
+  def attend(spec, tensors, context):
+    seen.append(spec)
+    return tensors.q
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(api.BACKENDS, 'given', dispatch.Backend(attend))
+    for bounds in ({}, {'max_queries': 2}):
+      pallas_kernels.hstu_attention(
+        q, k, k, lengths, max_len=1024, query_lengths=asking,
+        implementation='given', **bounds,
+      )  # fmt: skip
+  assert [s.max_queries for s in seen] == [4, 2]
+  assert {s.max_len for s in seen} == {64}
+  assert {s.normaliser for s in seen} == {1024.0}
+  with pytest.raises(ValueError, match='holds a number above max_len=3'):
+    pallas_kernels.hstu_attention(k, k, k, jnp.array([5]), max_len=3)

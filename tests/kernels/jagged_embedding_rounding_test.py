@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallas_kernels.jagged_embedding import api, rounding
+from pallas_kernels import integers
+from pallas_kernels.jagged_embedding import api
 from tests.kernels.embedding_cases import HERE
 
 # dtype -> NumPy's type, the largest finite number.
@@ -197,5 +198,8 @@ def test_row_numbers_are_for_rounding_alone():
 
 @pytest.mark.parametrize('seed', [-1, 2**32 - 1, 2**40 - 1, np.int64(-1)])
 def test_any_integer_is_a_seed(seed):
-  assert int(rounding.uint32(seed)) == 2**32 - 1
-  assert int(rounding.uint32(jnp.int32(-1))) == 2**32 - 1
+  assert int(integers.to_seed('seed', seed)) == 2**32 - 1
+  assert int(integers.to_seed('seed', jnp.int32(-1))) == 2**32 - 1
+  for wrong in (1.5, jax.random.key(0), jax.random.PRNGKey(0)):
+    with pytest.raises(ValueError, match='seed must be an integer'):
+      integers.to_seed('seed', wrong)

@@ -107,3 +107,17 @@ def test_outside_nothing_changes():
   x = jnp.ones(3)
   assert manual_axes.vary_alike(x, None) == (x, None)
   assert manual_axes.varying_axes(x) == frozenset()
+
+
+@pytest.mark.parametrize('mode', ['sum', 'mean'])
+def test_bags_by_xla_in_parts(mode):
+  def one(table, ids, lengths):
+    return pk.embedding_bag(
+      table, ids, lengths, mode=mode, implementation='xla'
+    )
+
+  (loss, grad), (expected_loss, expected) = differentiate(
+    one, TABLE, IDS, jnp.array([2, 2]), specs=(P('x'), P('x'))
+  )
+  assert_close(loss, expected_loss)
+  assert_close(grad, expected)

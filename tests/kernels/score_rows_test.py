@@ -155,3 +155,30 @@ def test_mistakes_are_errors_that_name_the_argument(change, message):
 
 def test_the_example_is_right():
   assert doctest.testmod(scores).failed == 0
+
+
+def test_few_rows_of_a_large_table():
+  """As docs/kernels.md says: scores see the rows that occur alone."""
+  queries, table, ids, grads = make(8, tokens=3, each=4)
+  slots = pallas_kernels.init_slots(table, 'row_adagrad')
+  rows = pallas_kernels.distinct_rows(ids.ravel(), len(table))
+  few = pallas_kernels.gather(table, rows, spare=True)
+
+  def loss(queries, few):
+    places = jnp.searchsorted(rows, ids)
+    return (grads * pallas_kernels.score_rows(queries, few, places)).sum()
+
+  of_queries, of_rows = jax.grad(loss, argnums=(0, 1))(queries, few)
+  _, expected_queries, of_table = differentiate(
+    'reference', queries, table, ids, grads
+  )
+  assert_close(of_queries, expected_queries)
+  expected = np.zeros_like(table)
+  real = np.asarray(rows) < len(table)
+  expected[rows[real]] = of_rows[real]
+  assert_close(of_table, expected)
+  new, _ = pallas_kernels.update_rows(
+    table, slots, rows, of_rows, learning_rate=0.1
+  )
+  moved = np.flatnonzero((new != table).any(1))
+  assert moved.tolist() == sorted(set(ids.ravel().tolist()))
