@@ -41,7 +41,6 @@ KERNELS = {
       ('spilled, bytes', 'spilled_bytes', ',d'),
       ('shared, bytes', 'shared_bytes', ',d'),
       ('programs a multiprocessor', 'blocks_an_sm', 'd'),
-      ('least copy, bytes', 'copy_bytes', 'd'),
     ),
     'where': {
       'dtype': 'bfloat16',
