@@ -183,9 +183,6 @@ _DNAS_FRAPPE = {
       'frappe/chosen/full': 'the one that validates best, five more seeds',
       'frappe/random search/1': 'by chance, for the cost of a search',
       'frappe/random search/3': 'by chance, for that of three',
-      'frappe/search/quarter': 'searched within a quarter of both',
-      'frappe/found/quarter': 'these with three more seeds',
-      'frappe/chosen/quarter': 'the best of them, five more seeds',
     },
     'columns': (
       ('models', 'name', ''),
