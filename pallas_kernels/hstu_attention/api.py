@@ -29,7 +29,6 @@ first P tokens of the history, and the context, however far they are: a window
 with a global prefix is semi-local attention (arXiv 2602.16986).
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -185,13 +184,14 @@ def hstu_attention(
   normaliser = _check_normaliser(normaliser, q.shape[:1], max_len)
   # A vector is data; a number goes into the Spec and is compiled in.
   per_query = not isinstance(normaliser, float)
-  max_queries = max_len if max_queries is None else min(max_queries, max_len)
-  # No sequence has more tokens than all together: less to walk over.
-  longest = max(1, min(max_len, k.shape[0]))
-  asking = max(1, min(max_queries, q.shape[0]))
+  if query_lengths is None:
+    max_queries = max_len
+  elif max_queries is None:
+    # No sequence has more tokens than all together: less to walk over.
+    max_queries = max(1, min(max_len, q.shape[0]))
   spec = Spec(
-    max_len=longest,
-    max_queries=longest if query_lengths is None else min(asking, longest),
+    max_len=max_len,
+    max_queries=min(max_queries, max_len),
     mode=mode,
     alpha=float(alpha),
     normaliser=None if per_query else normaliser,
@@ -222,12 +222,7 @@ def hstu_attention(
     )
   )
   # Before the choice of a backend, so that all of them refuse the same calls.
-  wrong = _wrong_lengths(
-    dataclasses.replace(spec, max_len=max_len, max_queries=max_queries),
-    context,
-    q.shape[0],
-    k.shape[0],
-  )
+  wrong = _wrong_lengths(spec, context, q.shape[0], k.shape[0])
   if per_query:
     context = context._replace(normaliser=_mask_normaliser(context))
   run = dispatch.choose('hstu_attention', BACKENDS, implementation)
@@ -395,14 +390,7 @@ def _check_time_bias(shape, query_time, time, q_shape, k_shape):
 
 
 def _wrong_lengths(spec: Spec, context: Context, queries: int, keys: int):
-  """True where lengths contradict each other; raises where they are known.
-
-  Args:
-    spec: options of the call, with the bounds that the caller has given.
-    context: lengths of the call.
-    queries: tokens of q.
-    keys: tokens of k and v.
-  """
+  """True where lengths contradict each other; raises where they are known."""
   lengths, query_lengths, targets = context[:3]
   rules = [
     (
@@ -442,12 +430,12 @@ def _wrong_lengths(spec: Spec, context: Context, queries: int, keys: int):
         'query_lengths must lie between 0 and lengths.',
       ),
       (
-        query_lengths.max(initial=0) > spec.max_queries,
-        f'query_lengths holds a number above max_queries={spec.max_queries}.',
-      ),
-      (
         jagged.exceed(query_lengths, queries),
         f'query_lengths add up to more than the {queries} tokens of q.',
+      ),
+      (
+        query_lengths.max(initial=0) > spec.max_queries,
+        f'query_lengths holds a number above max_queries={spec.max_queries}.',
       ),
     ]
   wrong = jnp.bool_(False)
