@@ -162,7 +162,7 @@ def train_models(args: argparse.Namespace) -> dict:
   with CoreTimer() as timer:
     scores = [
       dnas_every.train_every(models, examples, training, seed)
-      for seed in range(1 if args.smoke else TRUTH_SEEDS)
+      for seed in range(2 if args.smoke else TRUTH_SEEDS)
     ]
   rows = []
   for number, model in enumerate(models):
@@ -370,7 +370,11 @@ def _list_overrides(args: argparse.Namespace, options: Mapping) -> list[str]:
     **options,
   }
   if args.smoke:
-    options |= {'data.clicks.rows': 5_000, 'train.epochs': 2}
+    options |= {
+      'data.clicks.rows': 5_000,
+      'train.epochs': 2,
+      'search.budget_epochs': 0.5,
+    }
   return dnas_runs.list_overrides(options)
 
 

@@ -110,7 +110,7 @@ def _list_overrides(args: argparse.Namespace, options: Mapping) -> list[str]:
   if args.smoke:
     options |= {
       'data.clicks.rows': 6_000, 'data.clicks.values': 300, 'train.epochs': 2,
-      'search.max_bytes': 5e4,
+      'search.max_bytes': 5e4, 'search.budget_epochs': 0.5,
     }  # fmt: skip
   return dnas_runs.list_overrides(options)
 
