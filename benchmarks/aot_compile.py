@@ -49,8 +49,7 @@ PASSES = ('forward', 'forward+backward')
 DIFFERENTIABLE = ('q', 'k', 'v', 'position_bias', 'time_bias')
 COLUMNS = (
   'case', 'compiled', 'temp_bytes', 'vmem_bytes', 'argument_bytes',
-  'output_bytes',
-  'compile_core_s', 'error',
+  'output_bytes', 'compile_core_s', 'error',
 )  # fmt: skip
 
 

@@ -70,8 +70,7 @@ WHOLE = 'forward and backward'  # as a kernel's name: the program, by XLA
 COPIES = re.compile(r'cp\.async\.c[ag]\.shared\.global [^;]*?\], (0x\w+)')
 COLUMNS = (
   'case', 'compiled', 'registers', 'spilled_bytes', 'shared_bytes',
-  'blocks_an_sm', 'copy_bytes',
-  'temp_bytes', 'kernels', 'compile_s', 'error',
+  'blocks_an_sm', 'copy_bytes', 'temp_bytes', 'kernels', 'compile_s', 'error',
 )  # fmt: skip
 # As XLA wants to be told of it.
 H100 = """

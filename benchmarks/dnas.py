@@ -66,6 +66,8 @@ frappe/random search/N  as many of them as cost what one search costs, beside
 frappe/scaled/N   the hand-made model with narrower layers and tables, one seed.
 frappe/ranking    `spearman`: of the supernet's loss and the validation loss of
                   the 30 random models trained alone; one seed of those.
+frappe/supernet/FACTOR  the mixture of a supernet with another factor of L2
+                  (`search.table_l2_factor`), and its `spearman`; one seed.
 
 Rows of kind 'mean' are over seeds. `core_s` is the supernet's training,
 `trained_s` that of a model. Rows that a result file has are not measured again,
