@@ -20,10 +20,11 @@ import argparse
 import importlib.util
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import time
+
+from benchmarks.gpu.process_group import end_group
 
 # Not from `benchmarks.runs`, which needs what a bare machine lacks.
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -96,25 +97,14 @@ def run(step: str, out: pathlib.Path, deadline: float) -> str:
     except subprocess.TimeoutExpired:
       return f'stopped after {seconds:.0f} s, see {log}'
     finally:
-      _end(child)
+      # One process left would hold the GPU. Workers of `benchmarks.gpu.kit` are
+      # in sessions of their own and end with the process that began them.
+      end_group(child)
   took = time.monotonic() - begin
   print('\n'.join(log.read_text().splitlines()[-25:]))
   if status:
     return f'failed with status {status} after {took:.0f} s, see {log}'
   return 'done'
-
-
-def _end(child: subprocess.Popen) -> None:
-  """Ends a step with all of its processes: one left would hold the GPU.
-
-  Workers of `benchmarks.gpu.kit` are in sessions of their own and end with the
-  process that began them.
-  """
-  try:
-    os.killpg(child.pid, signal.SIGKILL)
-  except ProcessLookupError:
-    pass
-  child.wait()
 
 
 def find_missing() -> dict[str, str]:

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from genrec_jax import config as config_lib
-from genrec_jax.config import event_models
+from genrec_jax.config import event_models, models, request_models
 from genrec_jax.config.model_choice import MODELS_OF
 from genrec_jax.config.request_models import PooledRequests
 from genrec_jax.library import fitting
@@ -229,3 +229,18 @@ def test_pairs_of_tbsm_from_a_command_line():
 def test_weights_of_products_are_for_products():
   with pytest.raises(ValueError, match="weights='mul' is for .*'gru'"):
     event_models.TBSM(mechanism='gru', weights='mul')
+
+
+@pytest.mark.parametrize(
+  'model, name',
+  [
+    (request_models.STU, 'prefix'),
+    (request_models.STU, 'full_tail'),
+    (models.HSTU, 'prefix'),
+  ],
+)
+def test_what_says_more_of_a_window_has_one(model, name):
+  message = rf'model\.{name}=2 are tokens .*: set model\.window, or {name} to 0'
+  with pytest.raises(ValueError, match=message):
+    model(**{name: 2})
+  assert model(window=5, **{name: 2}).window == 5

@@ -60,6 +60,7 @@ def assert_close(
   dtype: str = 'float32',
   name: str = '',
   axis: int | None = 0,
+  summands=None,
 ):
   """Fails where `actual` is off by more than the dtype's tolerance.
 
@@ -69,13 +70,16 @@ def assert_close(
     dtype: key of `TOLERANCE`.
     name: of the values, for the message.
     axis: along which rows are told apart; None if they are all of one scale.
+    summands: sizes of what each element is a sum of, of the shape of
+      `expected`, where the test can say them.
   """
   actual = np.asarray(actual, np.float64)
   expected = np.asarray(expected, np.float64)
   assert actual.shape == expected.shape, (name, actual.shape, expected.shape)
   if not expected.size:
     return
-  bound = np.broadcast_to(bounds(expected, dtype, axis), expected.shape)
+  bound = bounds(expected, dtype, axis, summands)
+  bound = np.broadcast_to(bound, expected.shape)
   error = np.abs(actual - expected)
   # `not <=` rather than `>`: NaN must fail.
   wrong = np.argwhere(~(error <= bound))
@@ -90,13 +94,16 @@ def assert_close(
     )
 
 
-def bounds(expected, dtype: str = 'float32', axis: int | None = 0):
+def bounds(
+  expected, dtype: str = 'float32', axis: int | None = 0, summands=None
+):
   """How far each element may be off.
 
   Args:
     expected: array of what is expected, not empty.
     dtype: key of `TOLERANCE`.
     axis: as in `assert_close`.
+    summands: as in `assert_close`.
 
   Returns:
     An array that can be broadcast to the shape of `expected`.
@@ -107,5 +114,9 @@ def bounds(expected, dtype: str = 'float32', axis: int | None = 0):
     return tolerance * largest
   others = tuple(i for i in range(size.ndim) if i != axis % size.ndim)
   row = np.max(size, axis=others, keepdims=True)
-  floor = FLOOR[dtype][size.ndim == 1]
-  return np.minimum(tolerance * row + floor * largest, tolerance * largest)
+  floor = FLOOR[dtype][size.ndim == 1] * largest
+  if summands is not None:
+    # Their rounding itself, where the largest result only stands for it: sums
+    # of which all cancel have summands larger than any result.
+    floor = np.maximum(floor, FLOOR[dtype][size.ndim == 1] * summands)
+  return np.minimum(tolerance * row + floor, tolerance * largest)

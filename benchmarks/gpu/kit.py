@@ -21,6 +21,8 @@ import tempfile
 import threading
 import time
 
+from benchmarks.gpu.process_group import end_group
+
 FATAL = re.compile('CUDA_ERROR|illegal|misaligned|device-side|launch fail')
 
 
@@ -171,9 +173,7 @@ def _child(module, numbers, args, deadline, chosen, write):
         write({**chosen[case], **event['row']})
         done, case = done + 1, None
   os.close(reading)
-  if child.poll() is None:
-    os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+  end_group(child)
   return done, case, why if done < len(numbers) else None
 
 

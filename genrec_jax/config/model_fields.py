@@ -40,13 +40,20 @@ def check_rules(config) -> None:
         )
 
 
-def check_prefix(config) -> None:
-  """Raises where a prefix would change nothing, for want of a window."""
-  if config.prefix and config.window is None:
-    raise ValueError(
-      f'model.prefix={config.prefix} are tokens that are seen from beyond a '
-      'window, and there is none: set model.window, or prefix to 0'
-    )
+def check_window(config) -> None:
+  """Raises where what says more of a window has none, and changes nothing."""
+  if config.window is not None:
+    return
+  for name, what in (
+    ('prefix', 'that are seen from beyond a window'),
+    ('full_tail', 'that a window does not bind'),
+  ):
+    # Retrieval has no tail.
+    if value := getattr(config, name, 0):
+      raise ValueError(
+        f'model.{name}={value} are tokens {what}, and there is none: set '
+        f'model.window, or {name} to 0'
+      )
 
 
 @dataclasses.dataclass(frozen=True)

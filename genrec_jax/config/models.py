@@ -8,7 +8,7 @@ docs/config_reference.md is generated from the classes.
 import dataclasses
 from collections.abc import Mapping
 
-from genrec_jax.config.model_fields import Towers, check_fields, check_prefix
+from genrec_jax.config.model_fields import Towers, check_fields, check_window
 
 DTYPES = ('float32', 'bfloat16')
 # Whose first-order weights a value has: the feature's own, or its table's.
@@ -86,7 +86,7 @@ class HSTU:
       concat=('none', 'u_a_ua', 'u_x_ux'),
       dtype=DTYPES,
     )
-    check_prefix(self)
+    check_window(self)
 
   @property
   def positions(self) -> int:

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from genrec_jax.config.loading import quote_value
-from genrec_jax.config.model_fields import check_fields, check_prefix
+from genrec_jax.config.model_fields import check_fields, check_window
 from genrec_jax.config.models import DTYPES
 
 LAYOUTS = ('summed', 'interleaved', 'no_actions')
@@ -198,7 +198,7 @@ class STU:
           f'model.{field}={getattr(self, field)}: there are '
           f'model.blocks={self.blocks} layers'
         )
-    check_prefix(self)
+    check_window(self)
     if self.truncated_layers and self.truncated_to < 1:
       raise ValueError(
         f'model.truncated_layers={self.truncated_layers} layers see '

@@ -116,13 +116,14 @@ def hstu_attention(
     max_len: static bound of the lengths.
     mode: 'silu' (HSTU) or 'softmax'.
     alpha: factor of the dot product.
-    normaliser: divisor of the SiLU scores: a number above 0, or `[Tq]` for one
-      a query (no gradient flows to it); `max_len` if None. It is not taken from
-      the lengths of the batch, on which one user's result must not depend.
+    normaliser: divisor of the SiLU scores, which softmax does without: a number
+      above 0, or `[Tq]` for one a query (no gradient flows to it); `max_len` if
+      None. It is not taken from the lengths of the batch, on which one user's
+      result must not depend.
     position_bias: `[2n - 1]` with n >= max_len, or None.
     time_bias: `[buckets]`, or None; needs `query_time` and `time`.
     query_time: `[Tq]` int32, when query i's prediction is asked for (HSTU: the
-      time of the next event).
+      time of the next event). Not looked at without `time_bias`, nor is `time`.
     time: `[T]` int32 time of each key, less than 2^31 away from that of any
       query.
     targets: `[B]` int32, how many tokens at the end of each sequence are
@@ -130,19 +131,22 @@ def hstu_attention(
     contextual: how many tokens at the head of each non-empty sequence are
       context.
     window: how far a token sees, None for any distance.
-    full_tail: latest history tokens which the window does not bind.
-    prefix: oldest history tokens that are seen from beyond the window.
+    full_tail: latest history tokens which the window does not bind; needs
+      `window`, if it is not 0.
+    prefix: oldest history tokens that are seen from beyond the window; needs
+      `window`, if it is not 0.
     max_targets: static bound of `targets`; `max_len` if None. With a window,
-      less is read where it is known.
+      less is read where it is known. Without `targets` it bounds nothing: a
+      model may pass its own bound to all of its calls.
     query_lengths: `[B]` int32: q holds only the last so many tokens of each
       sequence (the others are cached keys). None: q has every token.
-    max_queries: static bound of query_lengths; if None, `max_len` or all
-      tokens of q. Give it: fewer rows are walked over.
+    max_queries: static bound of query_lengths, which it needs; if None,
+      `max_len` or all tokens of q. Give it: fewer rows are walked over.
     dropout: share of the attention weights to drop (the others are scaled up).
     dropout_seed: uint32 scalar, such as `jax.random.bits(key)`, of each layer
       and step its own; needed when `dropout` is not 0. Which weights are
       dropped depends on the seed and on the numbers of head, query and key,
-      not on the backend.
+      not on the backend. Not looked at without dropout, as in evaluation.
     implementation: None for the best one here, or a name in `BACKENDS`.
 
   Returns:
@@ -167,6 +171,7 @@ def hstu_attention(
   _check_options(
     mode, max_len, contextual, window, full_tail, prefix, max_targets, dropout
   )
+  _check_needs(window, full_tail, prefix, query_lengths, max_queries)
   batch = _check_lengths_shape(lengths, targets, query_lengths)
   if position_bias is not None:
     _check_position_bias(position_bias.shape, max_len)
@@ -197,9 +202,8 @@ def hstu_attention(
     normaliser=None if per_query else normaliser,
     contextual=contextual,
     window=window,
-    # Without a window nothing binds the tail: one program for both calls.
-    full_tail=full_tail if window is not None else 0,
-    prefix=prefix if window is not None else 0,
+    full_tail=full_tail,
+    prefix=prefix,
     max_targets=_bound_targets(targets, max_targets, max_len),
     dropout=float(dropout),
   )
@@ -343,6 +347,25 @@ def _check_options(
       raise ValueError(f'{name} is {value}, must be at least {least}.')
   if not 0.0 <= dropout < 1.0:
     raise ValueError(f'dropout is {dropout}, must be in [0, 1).')
+
+
+def _check_needs(window, full_tail, prefix, query_lengths, max_queries) -> None:
+  """Refuses options that change nothing, for want of another one.
+
+  Only those that a caller chooses for the call. What code for all calls passes
+  along is left alone: a seed in evaluation, times or a normaliser beside a mode
+  without them, a model's bound of targets.
+  """
+  for name, value, other, there in (
+    ('full_tail', full_tail, 'window', window),
+    ('prefix', prefix, 'window', window),
+    ('max_queries', max_queries, 'query_lengths', query_lengths),
+  ):
+    if value and there is None:
+      raise ValueError(
+        f'{name} is {value}, and changes nothing without {other}: give '
+        f'{other}, or leave {name} out.'
+      )
 
 
 def _check_lengths_shape(lengths, targets, query_lengths) -> int:

@@ -39,15 +39,15 @@ TABLE = {
       'backward_queries': _triton(64, 64, 4, 2),
       'backward_queries biased': _triton(64, 64, 4, 2, 2),
       'backward_keys': _triton(64, 64, 4, 2),
-      'backward_keys biased': _triton(32, 64, 4, 2, 2),
-      'backward_bias': _triton(64, 64, 8, 3, 2),
+      'backward_keys biased': _triton(64, 64, 4, 2),
+      'backward_bias': _triton(64, 64, 4, 2),
     },
     128: {
       'forward': _triton(64, 64, 4, 3),
       'forward biased': _triton(64, 64, 4, 2),
       'backward_queries': _triton(64, 64, 4, 2),
       'backward_keys': _triton(64, 128, 8, 2),
-      'backward_keys biased': _triton(32, 64, 4, 2),
+      'backward_keys biased': _triton(64, 64, 4, 2),
       'backward_bias': _triton(64, 64, 8, 3),
     },
     256: {

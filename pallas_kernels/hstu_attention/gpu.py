@@ -90,8 +90,8 @@ def inputs_of(spec: Spec, tensors: Tensors, context: Context) -> tuple:
     sequences,
     nothing if position_bias is None else position_pairs(half * position_bias),
     time_cells(half * time_bias, is_ordered(context)) if timed else nothing,
-    context.query_time.astype(jnp.int32) if timed else no_time,
-    context.time.astype(jnp.int32) if timed else no_time,
+    time_pairs(context.query_time) if timed else no_time,
+    time_pairs(context.time) if timed else no_time,
     nothing if context.normaliser is None else context.normaliser,
     (no_time if seed is None else seed.reshape(1)).astype(jnp.uint32),
   )
@@ -143,15 +143,26 @@ def sequence_table(
 def position_pairs(position_bias: jax.Array) -> jax.Array:
   """The position table as the kernels read it: neighbours by one load.
 
+  Tiles reach beyond the table where they reach beyond a sequence, so its ends
+  are repeated.
+
   Args:
     position_bias: `[entries]`.
 
   Returns:
-    `[entries + 1, 2]` float32: entries j - 1 and j, the first and the last one
-    twice.
+    `[entries + 2 room - 1, 2]` float32: entries j - room and j - room + 1.
   """
-  table = jnp.pad(position_bias.astype(jnp.float32), 1, mode='edge')
-  return jnp.stack([table[:-1], table[1:]], 1)
+  return _pairs(position_bias.astype(jnp.float32))
+
+
+def time_pairs(times: jax.Array) -> jax.Array:
+  """The times of tokens, laid out like `position_pairs`, as int32."""
+  return _pairs(times.astype(jnp.int32))
+
+
+def _pairs(values):
+  line = jnp.pad(values, gpu_plan.ROOM, mode='edge')
+  return jnp.stack([line[:-1], line[1:]], 1)
 
 
 def time_cells(time_bias: jax.Array, ordered: jax.Array) -> jax.Array:

@@ -17,6 +17,8 @@ from pallas_kernels.hstu_attention.spec import Spec
 KERNELS = ('forward', 'backward_queries', 'backward_keys', 'backward_bias')
 CELLS = 640  # of the time table: exponents of 0 to 2**31, two bits more each
 STEPS = 3  # boundaries of buckets in a tile that is worth no look at the cells
+# Tiles, and those read ahead of them, reach so far beyond a table.
+ROOM = 256
 LOAD_BYTES = 16  # the most that a GPU loads at once
 LEAST_WIDTH = 16  # a tile of a matrix product has at least so many columns
 BIAS_PROGRAMS = 1056  # wanted, two waves of four on each part of an H100
@@ -55,6 +57,7 @@ class Constants(NamedTuple):
       approximate tanh gives the sigmoid; the tables must be halved, too.
     cells: rows of the table of cells, before those about the buckets.
     steps: boundaries of buckets in a tile that is worth no look at the cells.
+    room: entries of pairs before the first one of a table.
     ptx: whether instructions of NVIDIA's chips may be written as such.
     ahead: backward_bias: how many differences are negative.
     shares: backward_bias: programs a difference.
@@ -88,6 +91,7 @@ class Constants(NamedTuple):
   halved: bool
   cells: int
   steps: int
+  room: int
   ptx: bool
   ahead: int = 0
   shares: int = 1
@@ -167,6 +171,9 @@ def launch(
   sizes = by_kernel[kernel]
   if call.positions or call.buckets:
     sizes = by_kernel.get(f'{kernel} biased', sizes)
+  # What is read beyond a sequence must exist.
+  if 2 * max(sizes['block_q'], sizes['block_k']) > ROOM:
+    raise ValueError(f'blocks of {kernel} may have up to {ROOM // 2} tokens.')
   base = _constants(spec, call, sizes, cuda)
   sequences = call.batch * call.heads // base.group
   float32 = jnp.float32
@@ -264,6 +271,7 @@ def _constants(
     halved=halved,
     cells=CELLS,
     steps=STEPS,
+    room=ROOM,
     ptx=cuda,
   )
 

@@ -11,8 +11,10 @@ both tables: their gradients are added up before anything is done with them.
 Buckets are logarithms, so those of one tile are close together, except near the
 diagonal: one masked sum for each of them costs little on long histories.
 
-A turn of the loop takes `s.group` heads. Bias and gradient of a tile wait in
-registers while its heads go by, in one loop, so that loads run ahead of it.
+A turn of the loop takes `s.group` heads. The gradient of a tile waits in
+registers while its heads go by, in one loop, so that loads run ahead of it. The
+bias is made anew at each turn: where it waited, too, Triton took it through
+shared memory to another layout each time.
 """
 
 import triton
@@ -21,14 +23,15 @@ import triton.language as tl
 from pallas_kernels.hstu_attention.triton_bias_tiles import (
   bias_of,
   buckets_of,
+  keys_span,
+  rows_span,
   step_of,
   time_bucket,
-  times_of_keys,
-  times_of_rows,
+  times_of,
+  times_of_tile,
 )
 from pallas_kernels.hstu_attention.triton_tiles import (
-  halve,
-  load_rows,
+  load_block,
   make_filled,
   row_sums,
   score_gradient,
@@ -97,37 +100,32 @@ def backward_bias(
   group: tl.constexpr = s.group
   program = tl.program_id(0)
   difference = program // s.shares - s.ahead
-  tables = (position_table, time_cells, seed)
+  tables = (position_table, time_cells, seed, query_time, key_time)
   inside = tl.arange(0, s.block_q)
   parts: tl.constexpr = s.heads // s.group
   acc = zeros(s.block_q, s.block_q)
   time_acc = make_filled(s.time_width, 0.0)
-  bias = zeros(s.block_q, s.block_q)
   gradient = zeros(s.block_q, s.block_q)
   # Every program walks its sequences in the same order each time, so the sums
   # are the same from run to run.
   for item in range(program % s.shares, s.items, s.shares):
     place = sequence(sequences, item * s.heads, s)
     start, query_base, length, skipped, history, _ = place
-    first, gap, after, last = _rows(difference, place, s)
+    rows = _rows(difference, place, s)
+    first, gap, after, last = rows
     turns = (last - (after - gap) - first) * parts
     for turn in range(0, turns):
-      step = first + turn // parts
       part = turn % parts
-      block = tl.where(step < gap, step, step + (after - gap))
-      row0 = block * s.block_q
-      key0 = (block - difference) * s.block_q
-      if part == 0:
-        row_time, key_times, spans = _times(
-          query_time, key_time, place, row0, key0, s
-        )
-        bias = bias_of(
-          row0, key0, row_time, key_times, spans, place, tables, True, True, s
-        )
+      row0 = _first_row(rows, turn // parts, s)
+      key0 = row0 - difference * s.block_q
+      times = times_of(query_time, query_base, row0, s.block_q, True, s)
+      row_span = rows_span(place, row0, query_time, s)
+      key_span = keys_span(place, key0, key_time, s)
+      buckets = buckets_of(row_span, key_span, time_cells, s)
+      bias = bias_of(row0, key0, times, buckets, place, tables, True, s)
       row = row0 + inside
       key = key0 + inside
       real = (row >= skipped) & (row < length)
-      there = key < length
       for one in tl.static_range(group):
         head = part * s.group + one
         gradient += _head_gradient(
@@ -138,10 +136,9 @@ def backward_bias(
           lse,
           delta,
           (start, query_base, length, skipped, history, head),
-          row,
-          key,
+          row0,
+          key0,
           real,
-          there,
           bias,
           tables,
           s,
@@ -162,17 +159,16 @@ def backward_bias(
           else:
             acc += gradient
         if s.buckets:
-          row_time, key_times, spans = _times(
-            query_time, key_time, place, row0, key0, s
-          )
           time_acc = _add_by_bucket(
             time_acc,
             gradient,
             seen,
-            row_time[:, None],
-            key_times[None, :],
-            spans,
-            time_cells,
+            row0,
+            key0,
+            times,
+            buckets,
+            place,
+            tables,
             s,
           )
         gradient = zeros(s.block_q, s.block_q)
@@ -187,31 +183,47 @@ def backward_bias(
 
 
 @triton.jit
-def _times(query_time, key_time, place, row0, key0, s: tl.constexpr):
-  """Times of the two sides of a tile, and the first and last of each."""
-  row_time, row_span = times_of_rows(place, row0, query_time, s)
-  key_times, key_span = times_of_keys(place, key0, key_time, s)
-  return row_time, key_times, (row_span, key_span)
+def _first_row(rows, step, s: tl.constexpr):
+  """The first query of a difference's tile, from `_rows` and its number."""
+  first, gap, after, last = rows
+  step += first
+  return tl.where(step < gap, step, step + (after - gap)) * s.block_q
 
 
 @triton.jit
 def _add_by_bucket(
-  time_acc, gradient, seen, row_time, key_time, spans, cells, s: tl.constexpr
+  time_acc,
+  gradient,
+  seen,
+  row0,
+  key0,
+  times,
+  buckets,
+  place,
+  tables,
+  s: tl.constexpr,
 ):
   """Adds a tile's gradients to those of their buckets, `[time_width]`."""
   slot = tl.arange(0, s.time_width)
-  steps = cells + s.cells * 4
-  known, most, low, high = buckets_of(spans[0], spans[1], steps, s)
-  if known & (high - low <= s.steps):
+  cells = tables[1]
+  most, low, high = buckets
+  if high - low <= s.steps:
     rest = gradient
-    for one in range(low, high):
-      start, _ = step_of(steps, one + 1)
-      reach = row_time - tl.minimum(start, most + 1)
-      above = tl.where(reach >= key_time, rest, 0.0)
-      time_acc += tl.where(slot == one, tl.sum(rest - above), 0.0)
-      rest = above
+    if low < high:
+      row_time, key_time = times_of_tile(
+        row0, key0, times, place, tables, True, s
+      )
+      for one in range(low, high):
+        start, _ = step_of(cells + s.cells * 4, one + 1)
+        reach = row_time - tl.minimum(start, most + 1)
+        above = tl.where(reach >= key_time, rest, 0.0)
+        time_acc += tl.where(slot == one, tl.sum(rest - above), 0.0)
+        rest = above
     time_acc += tl.where(slot == high, tl.sum(rest), 0.0)
   else:
+    row_time, key_time = times_of_tile(
+      row0, key0, times, place, tables, True, s
+    )
     # Masked pairs have a gradient of zero but any bucket: they would make the
     # range of buckets longer.
     bucket = time_bucket(row_time, key_time, cells, s)
@@ -232,34 +244,56 @@ def _head_gradient(
   lse,
   delta,
   place,
-  row,
-  key,
+  row0,
+  key0,
   real,
-  there,
   bias,
   tables,
   s: tl.constexpr,
 ):
   """The gradient of one head's scores but for `s.slope`, without a mask."""
   start, query_base, length, skipped, history, head = place
-  q_tile = load_rows(
-    q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
+  row = row0 + tl.arange(0, s.block_q)
+  key = key0 + tl.arange(0, s.block_q)
+  # Whatever is beyond the sequence is dropped later, so anything will do.
+  q_tile = load_block(
+    q,
+    query_base,
+    row0,
+    skipped,
+    length - 1,
+    head,
+    s.block_q,
+    s.heads,
+    s.dqk,
+    s.width_qk,
   )
-  k_tile = load_rows(
-    k, start, key, there, head, s.heads, s.dqk, s.width_qk, True
+  k_tile = load_block(
+    k, start, key0, 0, length - 1, head, s.block_q, s.heads, s.dqk, s.width_qk
   )
-  do_tile = load_rows(
-    dout, query_base, row, real, head, s.heads, s.dv, s.width_v, True
+  do_tile = load_block(
+    dout,
+    query_base,
+    row0,
+    skipped,
+    length - 1,
+    head,
+    s.block_q,
+    s.heads,
+    s.dv,
+    s.width_v,
   )
-  v_tile = load_rows(v, start, key, there, head, s.heads, s.dv, s.width_v, True)
+  v_tile = load_block(
+    v, start, key0, 0, length - 1, head, s.block_q, s.heads, s.dv, s.width_v
+  )
   _, gradient = score_gradient(
-    scores_of(halve(q_tile, s), k_tile, bias, s),
+    scores_of(q_tile, k_tile, bias, s),
     tl.dot(do_tile, tl.trans(v_tile), input_precision=s.precision),
     row[:, None],
     key[None, :],
     row_sums(lse, query_base, row, real, head, float('inf'), s)[:, None],
     row_sums(delta, query_base, row, real, head, 0.0, s)[:, None],
-    there,
+    real,
     place,
     tables,
     False,

@@ -20,8 +20,10 @@ import triton.language as tl
 
 from pallas_kernels.hstu_attention.triton_bias_tiles import (
   bias_of,
-  times_of_keys,
-  times_of_rows,
+  buckets_of,
+  keys_span,
+  rows_span,
+  times_of,
 )
 from pallas_kernels.hstu_attention.triton_ranges import (
   keys_of_rows,
@@ -103,7 +105,7 @@ def _forward_tile(
   place,
   rows,
   key0,
-  times,
+  buckets,
   tables,
   masked: tl.constexpr,
   s: tl.constexpr,
@@ -111,7 +113,7 @@ def _forward_tile(
   """Adds what one tile of keys gives to a block of queries."""
   group: tl.constexpr = s.group
   row, key, real, bias, seen = _shared_by_heads(
-    place, rows, key0, times, tables, masked, s
+    place, rows, key0, buckets, tables, masked, s
   )
   start, query_base, length, skipped, history, head = place
   found = ()
@@ -137,27 +139,15 @@ def _forward_tile(
 
 @triton.jit
 def _shared_by_heads(
-  place, rows, key0, times, tables, masked: tl.constexpr, s: tl.constexpr
+  place, rows, key0, buckets, tables, masked: tl.constexpr, s: tl.constexpr
 ):
   """Positions, bias and mask of a tile."""
   start, query_base, length, skipped, history, head = place
   row0, row, row_time, row_span = rows
-  key_times, key_span = times
   key = key0 + tl.arange(0, s.block_k)
   real = key < length
   # First, so that the last tile's product is still being computed.
-  bias = bias_of(
-    row0,
-    key0,
-    row_time,
-    key_times,
-    (row_span, key_span),
-    place,
-    tables,
-    True,
-    masked,
-    s,
-  )
+  bias = bias_of(row0, key0, row_time, buckets, place, tables, True, s)
   if masked:
     seen = visibility_mask(row[:, None], key[None, :], history, s)
   else:
@@ -171,8 +161,14 @@ def _rows_of(place, row0, query_time, s: tl.constexpr):
   start, query_base, length, skipped, history, head = place
   row = row0 + tl.arange(0, s.block_q)
   real = (row >= skipped) & (row < length)
-  row_time, span = times_of_rows(place, row0, query_time, s)
-  return real, (row0, row, row_time, span)
+  times = times_of(query_time, place[1], row0, s.block_q, True, s)
+  return real, (row0, row, times, rows_span(place, row0, query_time, s))
+
+
+@triton.jit
+def _buckets_of_tile(place, rows, key0, tables, s: tl.constexpr):
+  """Which buckets the pairs of a tile of keys may lie in."""
+  return buckets_of(rows[3], keys_span(place, key0, tables[4], s), tables[1], s)
 
 
 @triton.jit
@@ -208,12 +204,20 @@ def forward(
     return
   real, rows = _rows_of(place, row0, query_time, s)
   row = rows[1]
-  tables = (position_table, time_cells, seed)
+  tables = (position_table, time_cells, seed, query_time, key_time)
   q_tiles = ()
   states = ()
   for one in tl.static_range(group):
     q_tile = load_rows(
-      q, query_base, row, real, head + one, s.heads, s.dqk, s.width_qk, True
+      q,
+      query_base,
+      row,
+      real,
+      head + one,
+      s.heads,
+      s.dqk,
+      s.width_qk,
+      True,
     )
     q_tiles = q_tiles + (halve(q_tile, s),)
     # The peak is finite, since the difference of two infinities is NaN.
@@ -222,19 +226,19 @@ def forward(
     states = states + ((zeros(s.block_q, s.width_v), peak, total),)
   ranges = keys_of_rows(row0, length, history, s)
   # Two loops, one body: tiles visible as a whole are compiled without masks.
-  times = times_of_keys(place, ranges[2], key_time, s)
+  buckets = _buckets_of_tile(place, rows, ranges[2], tables, s)
   for key0 in range(ranges[2], ranges[3], s.block_k):
-    # Read ahead: nothing else of a tile comes as late as they do.
-    later = times_of_keys(place, key0 + s.block_k, key_time, s)
+    # Found ahead: a tile's work is chosen by them.
+    later = _buckets_of_tile(place, rows, key0 + s.block_k, tables, s)
     states = _forward_tile(
-      states, q_tiles, k, v, place, rows, key0, times, tables, False, s
+      states, q_tiles, k, v, place, rows, key0, buckets, tables, False, s
     )
-    times = later
+    buckets = later
   for tile in range(0, masked_keys(ranges, s)):
     key0 = masked_key(ranges, tile, s)
-    times = times_of_keys(place, key0, key_time, s)
+    buckets = _buckets_of_tile(place, rows, key0, tables, s)
     states = _forward_tile(
-      states, q_tiles, k, v, place, rows, key0, times, tables, True, s
+      states, q_tiles, k, v, place, rows, key0, buckets, tables, True, s
     )
   for one in tl.static_range(group):
     acc, peak, total = states[one]
@@ -269,7 +273,7 @@ def _queries_tile(
   place,
   rows,
   key0,
-  times,
+  buckets,
   tables,
   masked: tl.constexpr,
   s: tl.constexpr,
@@ -277,17 +281,33 @@ def _queries_tile(
   """Adds what one tile of keys gives to the gradients of a block of queries."""
   group: tl.constexpr = s.group
   row, key, real, bias, seen = _shared_by_heads(
-    place, rows, key0, times, tables, masked, s
+    place, rows, key0, buckets, tables, masked, s
   )
   start, query_base, length, skipped, history, head = place
   found = ()
   for one in tl.static_range(group):
     q_tile, do_tile, row_lse, row_delta = tiles[one]
     k_tile = load_rows(
-      k, start, key, real, head + one, s.heads, s.dqk, s.width_qk, masked
+      k,
+      start,
+      key,
+      real,
+      head + one,
+      s.heads,
+      s.dqk,
+      s.width_qk,
+      masked,
     )
     v_tile = load_rows(
-      v, start, key, real, head + one, s.heads, s.dv, s.width_v, masked
+      v,
+      start,
+      key,
+      real,
+      head + one,
+      s.heads,
+      s.dv,
+      s.width_v,
+      masked,
     )
     _, gradient = score_gradient(
       scores_of(q_tile, k_tile, bias, s),
@@ -338,15 +358,31 @@ def backward_queries(
     return
   real, rows = _rows_of(place, row0, query_time, s)
   row = rows[1]
-  tables = (position_table, time_cells, seed)
+  tables = (position_table, time_cells, seed, query_time, key_time)
   tiles = ()
   accs = ()
   for one in tl.static_range(group):
     q_tile = load_rows(
-      q, query_base, row, real, head + one, s.heads, s.dqk, s.width_qk, True
+      q,
+      query_base,
+      row,
+      real,
+      head + one,
+      s.heads,
+      s.dqk,
+      s.width_qk,
+      True,
     )
     do_tile = load_rows(
-      dout, query_base, row, real, head + one, s.heads, s.dv, s.width_v, True
+      dout,
+      query_base,
+      row,
+      real,
+      head + one,
+      s.heads,
+      s.dv,
+      s.width_v,
+      True,
     )
     # Rows that are not queries: exp2(x - inf) makes their weights zero.
     row_lse = row_sums(lse, query_base, row, real, head + one, float('inf'), s)
@@ -354,19 +390,19 @@ def backward_queries(
     tiles = tiles + ((halve(q_tile, s), do_tile, row_lse, row_delta),)
     accs = accs + (zeros(s.block_q, s.width_qk),)
   ranges = keys_of_rows(row0, length, history, s)
-  times = times_of_keys(place, ranges[2], key_time, s)
+  buckets = _buckets_of_tile(place, rows, ranges[2], tables, s)
   for key0 in range(ranges[2], ranges[3], s.block_k):
-    # Read ahead: nothing else of a tile comes as late as they do.
-    later = times_of_keys(place, key0 + s.block_k, key_time, s)
+    # Found ahead: a tile's work is chosen by them.
+    later = _buckets_of_tile(place, rows, key0 + s.block_k, tables, s)
     accs = _queries_tile(
-      accs, tiles, k, v, place, rows, key0, times, tables, False, s
+      accs, tiles, k, v, place, rows, key0, buckets, tables, False, s
     )
-    times = later
+    buckets = later
   for tile in range(0, masked_keys(ranges, s)):
     key0 = masked_key(ranges, tile, s)
-    times = times_of_keys(place, key0, key_time, s)
+    buckets = _buckets_of_tile(place, rows, key0, tables, s)
     accs = _queries_tile(
-      accs, tiles, k, v, place, rows, key0, times, tables, True, s
+      accs, tiles, k, v, place, rows, key0, buckets, tables, True, s
     )
   for one in tl.static_range(group):
     # The gradient is linear in both factors, so they wait for the end.

@@ -8,8 +8,10 @@ import triton.language as tl
 
 from pallas_kernels.hstu_attention.triton_bias_tiles import (
   bias_of,
-  times_of_keys,
-  times_of_rows,
+  buckets_of,
+  keys_span,
+  rows_span,
+  times_of,
 )
 from pallas_kernels.hstu_attention.triton_ranges import (
   masked_row,
@@ -57,7 +59,15 @@ def _keys_head(
     q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
   )
   do_tile = load_rows(
-    dout, query_base, row, real, head, s.heads, s.dv, s.width_v, True
+    dout,
+    query_base,
+    row,
+    real,
+    head,
+    s.heads,
+    s.dv,
+    s.width_v,
+    True,
   )
   weight, gradient = score_gradient(
     scores_of(k_tile, q_tile, bias, s),
@@ -100,7 +110,7 @@ def _keys_tile(
   place,
   keys,
   row0,
-  times,
+  buckets,
   normaliser,
   lse,
   delta,
@@ -111,22 +121,11 @@ def _keys_tile(
   """Adds what one tile of queries gives to a block of keys."""
   group: tl.constexpr = s.group
   start, query_base, length, skipped, history, head = place
-  key0, key, key_times, key_span = keys
+  key0, key, key_time, key_span = keys
   row = row0 + tl.arange(0, s.block_q)
   real = (row >= skipped) & (row < length)
   # Keys by queries, so that neither product below needs a transposition.
-  bias = bias_of(
-    row0,
-    key0,
-    times[0],
-    key_times,
-    (times[1], key_span),
-    place,
-    tables,
-    False,
-    masked,
-    s,
-  )
+  bias = bias_of(row0, key0, key_time, buckets, place, tables, False, s)
   if masked:
     seen = visibility_mask(row[None, :], key[:, None], history, s)
   else:
@@ -153,6 +152,12 @@ def _keys_tile(
     )
     found = found + (state,)
   return found
+
+
+@triton.jit
+def _buckets_of_tile(place, keys, row0, tables, s: tl.constexpr):
+  """Which buckets the pairs of a tile of queries may lie in."""
+  return buckets_of(rows_span(place, row0, tables[3], s), keys[3], tables[1], s)
 
 
 @triton.jit
@@ -190,27 +195,43 @@ def backward_keys(
     return
   key = key0 + tl.arange(0, s.block_k)
   real = key < length
-  key_times, key_span = times_of_keys(place, key0, key_time, s)
-  keys = (key0, key, key_times, key_span)
-  tables = (position_table, time_cells, seed)
+  key_times = times_of(key_time, start, key0, s.block_k, True, s)
+  keys = (key0, key, key_times, keys_span(place, key0, key_time, s))
+  tables = (position_table, time_cells, seed, query_time, key_time)
   tiles = ()
   states = ()
   for one in tl.static_range(group):
     k_tile = load_rows(
-      k, start, key, real, head + one, s.heads, s.dqk, s.width_qk, True
+      k,
+      start,
+      key,
+      real,
+      head + one,
+      s.heads,
+      s.dqk,
+      s.width_qk,
+      True,
     )
     v_tile = load_rows(
-      v, start, key, real, head + one, s.heads, s.dv, s.width_v, True
+      v,
+      start,
+      key,
+      real,
+      head + one,
+      s.heads,
+      s.dv,
+      s.width_v,
+      True,
     )
     tiles = tiles + ((halve(k_tile, s), v_tile),)
     dk_acc = zeros(s.block_k, s.width_qk)
     dv_acc = zeros(s.block_k, s.width_v)
     states = states + ((dk_acc, dv_acc, make_filled(s.block_k, 0.0)),)
   ranges = rows_of_keys(key0, length, skipped, history, s)
-  times = times_of_rows(place, ranges[3], query_time, s)
+  buckets = _buckets_of_tile(place, keys, ranges[3], tables, s)
   for row0 in range(ranges[3], ranges[4], s.block_q):
-    # Read ahead: nothing else of a tile comes as late as they do.
-    later = times_of_rows(place, row0 + s.block_q, query_time, s)
+    # Found ahead: a tile's work is chosen by them.
+    later = _buckets_of_tile(place, keys, row0 + s.block_q, tables, s)
     states = _keys_tile(
       states,
       tiles,
@@ -219,7 +240,7 @@ def backward_keys(
       place,
       keys,
       row0,
-      times,
+      buckets,
       normaliser,
       lse,
       delta,
@@ -227,10 +248,10 @@ def backward_keys(
       False,
       s,
     )
-    times = later
+    buckets = later
   for tile in range(0, masked_rows(ranges, s)):
     row0 = masked_row(ranges, tile, s)
-    times = times_of_rows(place, row0, query_time, s)
+    buckets = _buckets_of_tile(place, keys, row0, tables, s)
     states = _keys_tile(
       states,
       tiles,
@@ -239,7 +260,7 @@ def backward_keys(
       place,
       keys,
       row0,
-      times,
+      buckets,
       normaliser,
       lse,
       delta,

@@ -4,10 +4,18 @@ A jagged array is `values [T, ...]` with `lengths [B]`: the sequences follow one
 another without gaps, and all padding is at the end. T, the capacity, is static;
 the lengths are not. These are thin index computations which XLA fuses well, so
 there is one implementation for every backend.
+
+What takes or gives values refuses lengths that are negative, or that speak of
+tokens which are not there. Where lengths are known that is an error; under jit
+they are not, and the values become NaN; whole numbers, which have none, become
+the least one of their dtype (the largest one if there are no negative ones,
+True of booleans), as where JAX fills in what an index does not find. `offsets`,
+`segment_ids` and `positions` take lengths as they are.
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels import integers, manual_axes
 
@@ -105,13 +113,17 @@ def to_dense(values: jax.Array, lengths: jax.Array, max_len: int) -> jax.Array:
 
   Returns:
     `[B, max_len, ...]`, zeros after the end of each sequence.
+
+  Raises:
+    ValueError: known lengths are negative, or more than the tokens together.
   """
   values, lengths = jnp.asarray(values), integers.to_int32('lengths', lengths)
+  wrong = _find_wrong('lengths', lengths, values.shape[0])
   column = jnp.arange(max_len, dtype=jnp.int32)
   token = offsets(lengths)[:, None] + column[None, :]
   # Otherwise the columns after a sequence would read the next sequence.
   token = jnp.where(column[None, :] < lengths[:, None], token, values.shape[0])
-  return values.at[token].get(mode='fill', fill_value=0)
+  return _mark(wrong, values.at[token].get(mode='fill', fill_value=0))
 
 
 def to_jagged(dense: jax.Array, lengths: jax.Array, capacity: int) -> jax.Array:
@@ -123,15 +135,32 @@ def to_jagged(dense: jax.Array, lengths: jax.Array, capacity: int) -> jax.Array:
 
   Args:
     dense: `[B, max_len, ...]`.
-    lengths: `[B]` integers, tokens to take from each row.
+    lengths: `[B]` integers, tokens to take from each row; none above max_len.
+      Under jit, tokens that a longer one would have are marked, and no others.
     capacity: T, the tokens of the result; static. What does not fit is cut off.
 
   Returns:
     `[T, ...]`, zeros in the padding tokens.
+
+  Raises:
+    ValueError: known lengths are negative or above max_len, or int32 does not
+      hold their sum.
   """
+  dense, lengths = jnp.asarray(dense), integers.to_int32('lengths', lengths)
+  wrong = _find_wrong('lengths', lengths, None)
+  max_len = dense.shape[1]
+  _refuse(
+    lengths.max(initial=0) > max_len,
+    f'lengths holds a number above the {max_len} columns of dense.',
+  )
   segment = segment_ids(lengths, capacity)
   position = positions(lengths, capacity)
-  return jnp.asarray(dense).at[segment, position].get(mode='fill', fill_value=0)
+  # Rows have no tokens beyond their columns; the other rows stand where they
+  # should all the same.
+  wrong |= position >= max_len
+  wrong = wrong.reshape(-1, *[1] * (dense.ndim - 2))
+  out = dense.at[segment, position].get(mode='fill', fill_value=0)
+  return _mark(wrong, out)
 
 
 def last_tokens(values: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -147,12 +176,51 @@ def last_tokens(values: jax.Array, lengths: jax.Array) -> jax.Array:
 
   Returns:
     `[B, ...]`; zeros for empty sequences.
+
+  Raises:
+    ValueError: known lengths are negative, or more than the tokens together.
   """
   values, lengths = jnp.asarray(values), integers.to_int32('lengths', lengths)
+  wrong = _find_wrong('lengths', lengths, values.shape[0])
   token = offsets(lengths) + lengths - 1
   # An empty sequence would read the last token of the one before it.
   token = jnp.where(lengths > 0, token, values.shape[0])
-  return values.at[token].get(mode='fill', fill_value=0)
+  return _mark(wrong, values.at[token].get(mode='fill', fill_value=0))
+
+
+def _find_wrong(name: str, lengths: jax.Array, tokens: int | None) -> jax.Array:
+  """Whether lengths are negative, or add up to more than there is.
+
+  Args:
+    name: what an error calls them.
+    lengths: `[B]` int32.
+    tokens: how many there are; None where any sum that fits int32 will do.
+  """
+  negative = lengths.min(initial=0) < 0
+  _refuse(negative, f'{name} holds a negative number.')
+  too_many = exceed(lengths, integers.MOST if tokens is None else tokens)
+  room = 'int32 can count' if tokens is None else f'the {tokens} tokens'
+  _refuse(too_many, f'{name} add up to more than {room}.')
+  return negative | too_many
+
+
+def _refuse(broken: jax.Array, message: str) -> None:
+  """Raises where a rule is known to be broken."""
+  if not isinstance(broken, jax.core.Tracer) and broken:
+    raise ValueError(message)
+
+
+def _mark(wrong: jax.Array, values: jax.Array) -> jax.Array:
+  """The values where lengths are right; see the top of this file."""
+  dtype = values.dtype
+  if jnp.issubdtype(dtype, jnp.inexact):
+    mark = np.nan
+  elif jnp.issubdtype(dtype, jnp.signedinteger):
+    mark = jnp.iinfo(dtype).min
+  else:
+    is_bool = jnp.issubdtype(dtype, jnp.bool_)
+    mark = True if is_bool else jnp.iinfo(dtype).max
+  return jnp.where(wrong, jnp.asarray(mark, dtype), values)
 
 
 def concat(
@@ -188,15 +256,24 @@ def concat(
 
   Returns:
     `[capacity, ...]`, zeros in the padding tokens.
+
+  Raises:
+    ValueError: known lengths are negative, or those of a side are more than its
+      tokens together.
   """
   left, right = jnp.asarray(left), jnp.asarray(right)
+  left_lengths = integers.to_int32('left_lengths', left_lengths)
+  right_lengths = integers.to_int32('right_lengths', right_lengths)
+  wrong = _find_wrong('left_lengths', left_lengths, left.shape[0])
+  wrong |= _find_wrong('right_lengths', right_lengths, right.shape[0])
   is_left, token = _sources(left_lengths, right_lengths, capacity, prefix)
   from_left = jnp.where(is_left, token, left.shape[0])
   from_right = jnp.where(is_left, right.shape[0], token)
   # Each token has one source; reading past the other side adds a zero to it.
-  return left.at[from_left].get(mode='fill', fill_value=0) + right.at[
+  out = left.at[from_left].get(mode='fill', fill_value=0) + right.at[
     from_right
   ].get(mode='fill', fill_value=0)
+  return _mark(wrong, out)
 
 
 def split(
@@ -219,14 +296,32 @@ def split(
     values: `[T, ...]`, as `concat` returns them.
     left_lengths: `[B]`, as given to `concat`.
     right_lengths: `[B]`, as given to `concat`.
-    left_capacity: T1, tokens of the first result; static.
-    right_capacity: T2, tokens of the second result; static.
+    left_capacity: T1, tokens of the first result; static. What does not fit is
+      cut off.
+    right_capacity: T2, tokens of the second result; likewise.
     prefix: as given to `concat`.
 
   Returns:
     `[T1, ...]` and `[T2, ...]`, zeros in the padding tokens.
+
+  Raises:
+    ValueError: known lengths are negative, or those of both sides are more than
+      the tokens together; what `concat` has cut off cannot be taken apart.
   """
   values = jnp.asarray(values)
+  left_lengths = integers.to_int32('left_lengths', left_lengths)
+  right_lengths = integers.to_int32('right_lengths', right_lengths)
+  tokens = values.shape[0]
+  wrong = _find_wrong('left_lengths', left_lengths, tokens)
+  wrong |= _find_wrong('right_lengths', right_lengths, tokens)
+  # One behind the other, so that no sum of two lengths can wrap around.
+  both = exceed(jnp.concatenate([left_lengths, right_lengths]), tokens)
+  _refuse(
+    both,
+    'left_lengths and right_lengths add up to more than the '
+    f'{tokens} tokens of the values.',
+  )
+  wrong |= both
   is_left, token = _sources(
     left_lengths, right_lengths, values.shape[0], prefix
   )
@@ -235,7 +330,8 @@ def split(
     # What belongs to the other side goes past the end, where it is dropped.
     target = jnp.where(is_on_side, token, capacity)
     empty = jnp.zeros((capacity, *values.shape[1:]), values.dtype)
-    return empty.at[target].set(values, mode='drop', unique_indices=True)
+    out = empty.at[target].set(values, mode='drop', unique_indices=True)
+    return _mark(wrong, out)
 
   return take(is_left, left_capacity), take(~is_left, right_capacity)
 
@@ -245,8 +341,6 @@ def _sources(left_lengths, right_lengths, capacity, prefix):
 
   The number is that of the token in the packed array it comes from.
   """
-  left_lengths = integers.to_int32('left_lengths', left_lengths)
-  right_lengths = integers.to_int32('right_lengths', right_lengths)
   lengths = left_lengths + right_lengths
   segment = segment_ids(lengths, capacity)
   position = positions(lengths, capacity)

@@ -15,6 +15,7 @@ from pallas_kernels.jagged_embedding import (
   rounding,
   settings,
   spec,
+  tpu,
   xla,
 )
 from pallas_kernels.jagged_embedding.spec import (
@@ -24,11 +25,15 @@ from pallas_kernels.jagged_embedding.spec import (
 )
 
 BACKENDS = {
-  # Asked for by name alone until a GPU has run it.
+  # Asked for by name alone until a GPU, or a TPU, has run them.
   'triton': dispatch.Backend(lambda: gpu, gpu.why_not, automatic=False),
+  'pallas_tpu': dispatch.Backend(
+    lambda: tpu.COMPILED, dispatch.needs_platform('tpu'), automatic=False
+  ),
   'cpu': dispatch.Backend(lambda: cpu, cpu.why_not),
   'xla': dispatch.Backend(lambda: xla),
   'reference': dispatch.Backend(lambda: reference, automatic=False),
+  'interpret': dispatch.Backend(lambda: tpu.INTERPRETED, automatic=False),
 }
 
 

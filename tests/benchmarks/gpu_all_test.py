@@ -56,18 +56,32 @@ def test_a_step_ends_with_its_workers(monkeypatch, tmp_path):
   monkeypatch.setenv('GPU_KIT_PID', str(tmp_path / 'pid'))
   outcome = gpu_all.run('slow', tmp_path, gpu_all.time.monotonic() + 8)
   assert outcome.startswith('stopped'), outcome
-  worker = int((tmp_path / 'pid').read_text())
+  _wait_for_the_end_of(int((tmp_path / 'pid').read_text()))
+
+
+def test_what_a_worker_leaves_behind_ends_too(monkeypatch, tmp_path):
+  """A compiler that outlives the worker that began it would hold the GPU."""
+  monkeypatch.setenv('GPU_KIT_LEFT', str(tmp_path / 'pid'))
+  words = ('--out', str(tmp_path), '--only', 'dies')
+  module = 'tests.benchmarks.gpu_kit_cases'
+  done = subprocess.run([sys.executable, '-m', module, *words], timeout=60)
+  assert done.returncode == 0
+  assert 'status 7' in (tmp_path / 'gpu_kit_cases.jsonl').read_text()
+  _wait_for_the_end_of(int((tmp_path / 'pid').read_text()))
+
+
+def _wait_for_the_end_of(pid: int) -> None:
   for _ in range(100):
     try:
-      os.kill(worker, 0)
-    except ProcessLookupError:
+      os.kill(pid, 0)
+      with open(f'/proc/{pid}/stat') as file:
+        # One that nobody has waited for yet is dead, too.
+        if file.read().rpartition(')')[2].split()[0] == 'Z':
+          return
+    except (ProcessLookupError, FileNotFoundError):
       return
-    # One that nobody has waited for yet is dead, too.
-    with open(f'/proc/{worker}/stat') as file:
-      if file.read().rpartition(')')[2].split()[0] == 'Z':
-        return
     time.sleep(0.1)
-  pytest.fail(f'the worker {worker} still runs')
+  pytest.fail(f'the process {pid} still runs')
 
 
 BARE = (

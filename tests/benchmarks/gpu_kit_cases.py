@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import subprocess
+import sys
 import time
 
 from benchmarks.gpu import kit
@@ -18,6 +20,10 @@ def work(case: dict, args) -> dict:
   if case['case'] == 'raises':
     raise ValueError('no such kernel')
   if case['case'] == 'dies':
+    if path := os.environ.get('GPU_KIT_LEFT'):
+      sleep = [sys.executable, '-c', 'import time; time.sleep(60)']
+      left = subprocess.Popen(sleep, stdout=subprocess.DEVNULL)
+      pathlib.Path(path).write_text(str(left.pid))
     os._exit(7)
   if case['case'] == 'hangs':
     if path := os.environ.get('GPU_KIT_PID'):

@@ -7,7 +7,10 @@ import numpy as np
 from pallas_kernels.jagged_embedding import api, shapes
 from tests.tolerances import bounds
 
-HERE = [n for n, b in api.BACKENDS.items() if b.why_not() is None]
+# The TPU kernels take certain widths alone; tpu_embedding_test.py has them.
+HERE = [
+  n for n, b in api.BACKENDS.items() if b.why_not() is None and n != 'interpret'
+]
 FAST = [n for n in HERE if n != 'reference']
 SHAPES = ('tiny', 'narrow', 'wide', 'ml1m_items')
 

@@ -76,6 +76,18 @@ REFUSED = {
   ),
   'time_bias': (dict(time_bias=np.ones((3, 2))), r'time_bias must be \[bucket'),
   'dropout_seed': (dict(dropout=0.5), 'dropout needs dropout_seed'),
+  'full_tail_alone': (
+    dict(full_tail=4),
+    'full_tail is 4, and changes nothing without window: give window, or leave',
+  ),
+  'prefix_alone': (
+    dict(prefix=3),
+    'prefix is 3, and changes nothing without window',
+  ),
+  'max_queries_alone': (
+    dict(max_queries=12),
+    'max_queries is 12, and changes nothing without query_lengths',
+  ),
 }
 
 
@@ -84,6 +96,32 @@ def test_wrong_arguments_are_named(case, arguments):
   change, message = REFUSED[case]
   with pytest.raises(ValueError, match=message):
     pallas_kernels.hstu_attention(**{**arguments, **change})
+
+
+# What code that serves all calls passes along: it changes nothing.
+PASSED_ALONG = {
+  'the bound of targets of a model': dict(max_targets=7),
+  'the tail and prefix of no window': dict(full_tail=0, prefix=0),
+  'a seed in evaluation': dict(dropout_seed=np.uint32(3)),
+  'times beside no table': dict(time_bias=None),
+  'a divisor of softmax': dict(mode='softmax', normaliser=3.0),
+}
+
+
+@pytest.mark.parametrize('case', PASSED_ALONG)
+def test_what_is_passed_along_changes_nothing(case, arguments):
+  change = PASSED_ALONG[case]
+  left_out = {
+    'max_targets', 'full_tail', 'prefix', 'dropout_seed', 'normaliser'
+  } & change.keys()  # fmt: skip
+  if 'time_bias' in change:
+    left_out |= {'time', 'query_time'}
+  given = {**arguments, **change}
+  plain = {n: v for n, v in given.items() if n not in left_out}
+  np.testing.assert_array_equal(
+    pallas_kernels.hstu_attention(**given),
+    pallas_kernels.hstu_attention(**plain),
+  )
 
 
 def ints(*values):

@@ -3,13 +3,14 @@
 import itertools
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pallas_kernels import hashing
 from pallas_kernels.hstu_attention import masks, reference, shapes
-from pallas_kernels.hstu_attention.spec import Spec
+from pallas_kernels.hstu_attention.spec import Context, Spec
 from tests.kernels import attention_cases as cases
 from tests.tolerances import assert_close
 
@@ -181,6 +182,33 @@ def test_the_closed_form_is_the_table_in_words():
     )
     seen += length**2
   assert seen > 5000
+
+
+@pytest.mark.parametrize('x64', [False, True])
+def test_places_of_tokens_and_of_padding(x64):
+  spec = Spec(8, 8, 'silu', 1.0, 1.0, 2, None, 0, 0.0)  # two of context
+  ints = lambda *x: jnp.array(x, jnp.int32)  # noqa: E731
+  context = Context(
+    ints(4, 0, 6), ints(1, 0, 3), ints(1, 0, 2), None, None, None, None
+  )
+  with jax.enable_x64(x64):
+    keys = masks.key_places(spec, context, 12)
+    queries = masks.query_places(spec, context, 6)
+  # Padding is last: of sequence 3, which there is not, and zero otherwise.
+  expected = {
+    'segment': ([0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 3, 3], [0, 2, 2, 2, 3, 3]),
+    'position': ([0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0, 0], [3, 3, 4, 5, 0, 0]),
+    'order': ([0, 0, 1, 2, 0, 0, 1, 2, 3, 3, 0, 0], [2, 2, 3, 3, 0, 0]),
+    'limit': ([2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 0, 0], [2, 3, 3, 3, 0, 0]),
+    'anchor': ([0, 1, 2, 3, 0, 1, 2, 3, 4, 4, 0, 0], [3, 3, 4, 4, 0, 0]),
+    # Dropout hashes it: that of all tokens, and in padding the own number.
+    'token': (list(range(12)), [3, 7, 8, 9, 4, 5]),
+  }
+  for name, (of_keys, of_queries) in expected.items():
+    for places, wanted in ((keys, of_keys), (queries, of_queries)):
+      found = getattr(places, name)
+      assert found.tolist() == wanted, name
+      assert found.dtype == jnp.int32, name
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,21 @@ def test_bfloat16_stays_close_to_float32(backend, mode):
   check(backend, cases.masked('targets', dtype='bfloat16'), mode=mode)
 
 
+@pytest.mark.parametrize('names', [(), ('targets',)], ids=['', 'targets'])
+def test_tables_of_softmax_carry_the_rounding_of_the_output_alone(
+  backend, names
+):
+  # The kernels keep the output in its own dtype, as its caller does: another
+  # copy in float32 would be half of q, k and v once more.
+  arguments = cases.masked(*names, dtype='bfloat16')
+  actual = cases.results(arguments, backend, mode='softmax')
+  arguments = cases.in_float32(arguments)
+  exact = cases.results(arguments, 'reference', mode='softmax')
+  expected = cases.tables_by_rounded_output(arguments, actual['out'], exact)
+  for name in expected:
+    assert_close(actual[name], expected[name], 'float32', name)
+
+
 @pytest.fixture
 def halved(interpreted, monkeypatch):
   """Scores are halved, as on NVIDIA's GPUs, but not by their instruction."""

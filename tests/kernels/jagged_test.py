@@ -134,3 +134,99 @@ def test_arrays_of_numpy_are_taken():
   assert jagged.last_tokens(values, lengths).tolist() == [1, 4]
   dense = jagged.to_jagged(values[:4].reshape(2, 2), np.array([1, 2]), 4)
   assert dense.tolist() == [0, 2, 3, 0]
+
+
+# --- Wrong lengths
+
+MANY = [2**31 - 1, 2**31 - 1, 2]  # their sum is 0 in int32
+
+
+def _join(values, lengths):
+  return jagged.concat(values, lengths, values[:4], jnp.array([1, 1, 0]), 16)
+
+
+def _join_on_the_right(values, lengths):
+  return jagged.concat(values[:4], jnp.array([1, 1, 0]), values, lengths, 16)
+
+
+def _part(values, lengths):
+  return jagged.split(values, lengths, jnp.array([1, 1, 0]), 8, 4)
+
+
+OF_PACKED = {
+  'to_dense': lambda values, lengths: jagged.to_dense(values, lengths, 4),
+  'last_tokens': jagged.last_tokens,
+  'concat': _join,
+  'concat on the right': _join_on_the_right,
+  'split': _part,
+}
+OPS = OF_PACKED | {
+  'to_jagged': lambda values, lengths: jagged.to_jagged(
+    values.reshape(3, 4), lengths, 8
+  )
+}
+WRONG = {
+  **{(name, 'negative'): [3, -1, 2] for name in OPS},
+  **{(name, 'many'): [5, 4, 4] for name in OF_PACKED},
+  **{(name, 'wraps'): MANY for name in OPS},
+  ('split', 'both sides'): [5, 3, 3],
+}
+MESSAGES = {
+  'negative': 'lengths holds a negative number',
+  'many': 'lengths add up to more than the 12 tokens',
+  'wraps': 'lengths add up to more than',
+  'both sides': 'left_lengths and right_lengths add up to more than the 12 tok',
+}
+
+
+@pytest.mark.parametrize(
+  'dtype', ['float32', 'bfloat16', 'int32', 'uint8', bool]
+)
+@pytest.mark.parametrize('case', WRONG, ids=' '.join)
+def test_wrong_lengths_raise_or_mark_everything(case, dtype):
+  op, lengths = OPS[case[0]], jnp.array(WRONG[case], jnp.int32)
+  values = jnp.ones(12, dtype)
+  with pytest.raises(ValueError, match=MESSAGES[case[1]]):
+    op(values, lengths)
+  for out in jax.tree.leaves(jax.jit(op)(values, lengths)):
+    assert out.dtype == values.dtype
+    if jnp.issubdtype(dtype, jnp.floating):
+      assert np.all(np.isnan(out))
+    else:
+      mark = {'int32': -(2**31), 'uint8': 255, bool: True}[dtype]
+      assert np.all(out == mark)
+
+
+def test_tokens_that_a_dense_row_does_not_have():
+  dense = jnp.arange(1.0, 13.0).reshape(3, 4)
+  lengths = jnp.array([2, 6, 1])
+  with pytest.raises(ValueError, match='holds a number above the 4 columns'):
+    jagged.to_jagged(dense, lengths, 10)
+  out = jax.jit(jagged.to_jagged, static_argnums=2)(dense, lengths, 10)
+  nan = np.nan
+  np.testing.assert_array_equal(out, [1, 2, 5, 6, 7, 8, nan, nan, 9, 0])
+
+
+def test_what_does_not_fit_is_cut_off_and_no_mistake():
+  values, lengths = jnp.arange(1, 7), jnp.array([4, 2])
+  assert jagged.to_dense(values, lengths, 3).tolist() == [[1, 2, 3], [5, 6, 0]]
+  dense = jagged.to_dense(values, lengths, 4)
+  assert jagged.to_jagged(dense, lengths, 5).tolist() == [1, 2, 3, 4, 5]
+  none = jnp.zeros(2, int)
+  joined = jagged.concat(values, lengths, values, none, 5)
+  assert joined.tolist() == [1, 2, 3, 4, 5]
+  left, right = jagged.split(values, lengths, none, 3, 2)
+  assert (left.tolist(), right.tolist()) == ([1, 2, 3], [0, 0])
+
+
+def test_inside_shard_map_each_part_is_marked_alone():
+  mesh = jax.sharding.Mesh(jax.devices()[:2], 'x')
+  spec = jax.sharding.PartitionSpec('x')
+  one = jax.shard_map(
+    lambda lengths: jagged.last_tokens(jnp.arange(1.0, 4.0), lengths),
+    mesh=mesh,
+    in_specs=spec,
+    out_specs=spec,
+  )
+  out = jax.jit(one)(jnp.array([2, 1, 2, 2]))
+  np.testing.assert_array_equal(out, [2.0, 3.0, np.nan, np.nan])

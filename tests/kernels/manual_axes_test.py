@@ -109,6 +109,22 @@ def test_outside_nothing_changes():
   assert manual_axes.varying_axes(x) == frozenset()
 
 
+def test_what_is_not_there_stays_so_and_the_others_differ_alike():
+  seen = []
+
+  def one(part, whole):
+    found = manual_axes.vary_alike(part, None, whole)
+    seen.extend(found)
+    return found[0] + found[2]
+
+  out = shard(one, P('x'), P(), out_specs=P('x'))(jnp.arange(4.0), jnp.ones(2))
+  assert out.tolist() == [1.0, 2.0, 3.0, 4.0]
+  assert seen[1] is None
+  assert [manual_axes.varying_axes(x) for x in (seen[0], seen[2])] == [
+    {'x'}
+  ] * 2
+
+
 @pytest.mark.parametrize('mode', ['sum', 'mean'])
 def test_bags_by_xla_in_parts(mode):
   def one(table, ids, lengths):

@@ -93,6 +93,26 @@ def test_a_score_without_gradient_adds_nothing(name):
   np.testing.assert_array_equal(of_table[7], 0.0)
 
 
+@pytest.mark.parametrize('name', HERE)
+@pytest.mark.parametrize('width', [5, 16, 17])
+def test_an_infinite_number_reaches_the_scores_of_its_row_alone(name, width):
+  """Infinite times zero is NaN, of a query or of a vector that overlaps."""
+  queries, table, ids, _ = make(width)
+  queries[0, -1] = 0.0
+  clean = pallas_kernels.score_rows(queries, table, ids, implementation=name)
+  column = width // 2  # of width 17 the overlapping vectors read it twice
+  table[7, column], table[8, -1] = np.inf, -np.inf
+  out = pallas_kernels.score_rows(queries, table, ids, implementation=name)
+  spoiled = (ids == 7) | (ids == 8)
+  assert spoiled.sum() > 5 and not np.isfinite(out[spoiled]).any()
+  np.testing.assert_array_equal(out[~spoiled], clean[~spoiled])
+  # Where nothing is zero and no vector overlaps, a score is what NumPy says.
+  if name != 'cpu' or width % 16 == 0:
+    with np.errstate(invalid='ignore'):
+      expected = np.einsum('td,trd->tr', queries, table[ids])
+    np.testing.assert_array_equal(out[spoiled], expected[spoiled])
+
+
 @pytest.mark.skipif('cpu' not in HERE, reason=str(cpu.why_not()))
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
   # Many blocks of rows, so that each thread owns some.

@@ -201,9 +201,23 @@ def test_each_bucket_starts_where_the_reference_says(buckets):
   assert np.all(below < np.arange(1, len(reached)))
 
 
-def test_neighbours_of_the_position_table():
-  pairs = np.asarray(gpu.position_pairs(jnp.array([1.0, 2.0, 3.0])))
-  assert pairs.tolist() == [[1, 1], [1, 2], [2, 3], [3, 3]]
+@pytest.mark.parametrize('pairs_of', [gpu.position_pairs, gpu.time_pairs])
+def test_neighbours_with_room_on_both_sides(pairs_of):
+  pairs = np.asarray(pairs_of(jnp.array([1, 2, 3])))
+  room = gpu_plan.ROOM
+  assert pairs.shape == (3 + 2 * room - 1, 2)
+  assert pairs[: room - 1].tolist() == [[1, 1]] * (room - 1)
+  middle = pairs[room - 1 : room + 3].tolist()
+  assert middle == [[1, 1], [1, 2], [2, 3], [3, 3]]
+  assert pairs[room + 3 :].tolist() == [[3, 3]] * (room - 1)
+
+
+def test_tiles_do_not_reach_beyond_the_room():
+  # A tile, and one read ahead of it, from the last token on.
+  for (backend, _), entry in blocks.TABLE.items():
+    for kernels in entry.values() if backend == 'triton' else ():
+      for sizes in kernels.values():
+        assert 2 * max(sizes['block_q'], sizes['block_k']) <= gpu_plan.ROOM
 
 
 @pytest.mark.parametrize(
