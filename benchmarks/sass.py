@@ -19,7 +19,7 @@ NEVER = '@!PT'  # written so, an instruction does nothing
 LABEL = re.compile(r'^(\.L_x_\d+):')
 TARGET = re.compile(r'\((\.L_x_\d+)\)')
 PLACE = re.compile(r'//## File "([^"]+)", line (\d+)(?: inlined at)?')
-MATRIX = re.compile(r'HGMMA\.64x(\d+)x(\d+)')
+MATRIX = re.compile(r'HGMMA\.64x(\d+)x(\d+)(?!.*TF32)')
 
 # Lanes of a multiprocessor that take such an instruction at each clock: of a
 # warp's 32 threads each has one.
@@ -33,13 +33,13 @@ _FMA = ('FFMA', 'FMUL', 'FADD', 'HFMA2', 'HMUL2', 'HADD2', 'FSWZADD')
 _XU = ('MUFU', 'F2I', 'I2F', 'POPC', 'FLO', 'BREV', 'F2F')
 _LSU = (
   'LDS', 'LDSM', 'STS', 'STSM', 'LDG', 'STG', 'LDGSTS', 'LDL', 'STL', 'LD',
-  'ST', 'SHFL', 'ATOM', 'ATOMG', 'ATOMS', 'RED', 'LDC',
+  'ST', 'SHFL', 'ATOM', 'ATOMG', 'ATOMS', 'RED',
 )  # fmt: skip
 # They take a scheduler's turn, and no time of a unit that matters.
 _CONTROL = (
   'BRA', 'BSSY', 'BSYNC', 'EXIT', 'NOP', 'BAR', 'WARPSYNC', 'DEPBAR', 'CALL',
   'LDGDEPBAR', 'WARPGROUP', 'MEMBAR', 'FENCE', 'ERRBAR', 'CCTL', 'S2R', 'RET',
-  'YIELD', 'WARPGROUPSET', 'S2UR', 'R2UR', 'BREAK', 'R2P', 'ELECT', 'SYNCS',
+  'YIELD', 'WARPGROUPSET', 'S2UR', 'R2UR', 'BREAK', 'ELECT', 'SYNCS', 'LDC',
 )  # fmt: skip
 
 
@@ -202,12 +202,14 @@ def clocks_of(one: Instruction) -> dict[str, float]:
   elif name in _FMA:
     clocks['fma'] = 32 / LANES['fma']
   elif name == 'IMAD':
-    clocks['fma'] = 64 / LANES['fma']  # half of the lanes multiply integers
+    clocks['fma'] = 32 / LANES['fma']
+    clocks['imad'] = 64 / LANES['fma']  # half of the lanes multiply integers
   elif name in _XU:
     clocks['xu'] = 32 / LANES['xu']
   elif name in _LSU:
     clocks['lsu'] = _memory_clocks(opcode)
   elif not (name in _CONTROL or name.startswith('U')):
+    # Packing to bfloat16 (F2FP) too: its rate is not published.
     clocks['alu'] = 32 / LANES['alu']
   return clocks
 
@@ -237,6 +239,7 @@ def count(loop: Loop, rates: dict, warps: int) -> dict[str, float]:
     for one in run:
       for unit, clocks in clocks_of(one).items():
         total[unit] += rate * clocks * warps
+  total['fma'] = max(total['fma'], total['imad'])
   return {unit: total[unit] for unit in UNITS}
 
 

@@ -298,7 +298,8 @@ def is_halved(spec: Spec, dtype: str, cuda: bool) -> bool:
     dtype: of q, k and v.
     cuda: whether the device is NVIDIA's.
   """
-  # Its error of 2^-11 drowns in the rounding of the weights to bfloat16.
+  # Its error of 2^-11 is that of the sigmoid, which bfloat16 rounds to 2^-9
+  # where it is large; where it is small, so is the weight.
   return cuda and dtype == 'bfloat16' and spec.mode == 'silu'
 
 

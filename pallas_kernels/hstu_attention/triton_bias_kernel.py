@@ -114,6 +114,8 @@ def backward_bias(
     rows = _rows(difference, place, s)
     first, gap, after, last = rows
     turns = (last - (after - gap) - first) * parts
+    # A sequence that asks nothing has a last block, but no query in it.
+    turns = tl.where(skipped < length, turns, 0)
     for turn in range(0, turns):
       part = turn % parts
       row0 = _first_row(rows, turn // parts, s)

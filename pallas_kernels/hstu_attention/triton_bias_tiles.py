@@ -17,8 +17,9 @@ from pallas_kernels.hstu_attention.triton_tiles import zeros
 # Logarithms to base 2 into buckets.
 _BUCKETS_OF_LOG2 = tl.constexpr(0.6931471805599453 / BUCKET_WIDTH)
 # Which buckets a tile meets is told by an approximate logarithm: rather one
-# more than one too few, since their boundaries are exact.
-_MARGIN = tl.constexpr(0.01)
+# more than one too few, since their boundaries are exact. No difference that is
+# an int32 needs more than half of this (tests/kernels/triton_call_test.py).
+_MARGIN = tl.constexpr(1e-4)
 _LONGEST = tl.constexpr(1 << 30)  # so that sums of two times are int32
 
 
@@ -30,7 +31,9 @@ def load_pair(at, s: tl.constexpr):
   have it early, and read it back in another layout: with two such loads a tile
   the attention took seven times as long on an H100. An instruction of PTX it
   leaves where it is. It is pure, so entries that a thread needs for two places
-  of a tile are loaded once.
+  of a tile are loaded once. And it may run before the branch or the loop that
+  it stands in: each address must exist, whether or not that is taken, and
+  nothing that a kernel writes may be read so.
   """
   if s.ptx:
     if at.dtype.element_ty == tl.float32:
@@ -150,7 +153,10 @@ def time_span(times, first, begin, end, s: tl.constexpr):
   if s.buckets:
     last = end - 1
     at = times + (first + s.room).to(tl.int64) * 2
-    span = tl.load(at + 2 * tl.minimum(begin, last)), tl.load(at + 2 * last)
+    # By `load_pair`, too: a `tl.load` of four bytes would be copied ahead.
+    early, _ = load_pair(at + 2 * tl.minimum(begin, last), s)
+    late, _ = load_pair(at + 2 * last, s)
+    span = early, late
   else:
     span = begin, end
   return span

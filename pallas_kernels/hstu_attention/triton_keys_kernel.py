@@ -56,7 +56,7 @@ def _keys_head(
   dk_acc, dv_acc, target_acc = state
   k_tile, v_tile = tiles
   q_tile = load_rows(
-    q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
+    q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, masked
   )
   do_tile = load_rows(
     dout,
@@ -67,7 +67,7 @@ def _keys_head(
     s.heads,
     s.dv,
     s.width_v,
-    True,
+    masked,
   )
   weight, gradient = score_gradient(
     scores_of(k_tile, q_tile, bias, s),

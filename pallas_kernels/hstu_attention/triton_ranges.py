@@ -117,9 +117,9 @@ def rows_of_keys(key0, length, skipped, history, s: tl.constexpr):
     s: constants.
 
   Returns:
-    (head, context, begin, full, edge, near, tail, end): [full, edge) sees all
-    of the keys; [head, context), [begin, full), [edge, near) and [tail, end)
-    need a mask. All are multiples of block_q.
+    (head, context, begin, full, edge, near, tail, end): [full, edge) holds
+    queries alone, which see all of the keys; [head, context), [begin, full),
+    [edge, near) and [tail, end) need a mask. All are multiples of block_q.
   """
   block: tl.constexpr = s.block_q
   key1 = tl.minimum(key0 + s.block_k, length)
@@ -174,6 +174,11 @@ def rows_of_keys(key0, length, skipped, history, s: tl.constexpr):
       near = tl.where(key0 < s.prefix, end, near)
       edge = tl.where(key1 <= s.prefix, end, edge)
       tail = tl.maximum(tail, near)
+  # What needs no mask is of queries alone.
+  full = tl.minimum(tl.maximum(full, _round_up(skipped, block)), end)
+  edge = tl.maximum(tl.minimum(edge, length // block * block), full)
+  near = tl.maximum(near, edge)
+  tail = tl.maximum(tail, near)
   return head, context, begin, full, edge, near, tail, end
 
 

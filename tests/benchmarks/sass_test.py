@@ -91,7 +91,8 @@ def test_branches_of_the_source_say_how_often_a_run_runs(listing):
   ('opcode', 'operands', 'unit', 'clocks'),
   [
     ('FFMA', '', 'fma', 0.25),
-    ('IMAD.WIDE', '', 'fma', 0.5),
+    ('IMAD.WIDE', '', 'fma', 0.25),
+    ('IMAD.WIDE', '', 'imad', 0.5),
     ('FSEL', '', 'alu', 0.5),
     ('MUFU.TANH', '', 'xu', 2),
     ('LDG.E.64.CONSTANT', '', 'lsu', 2),

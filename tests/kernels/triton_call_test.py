@@ -201,6 +201,23 @@ def test_each_bucket_starts_where_the_reference_says(buckets):
   assert np.all(below < np.arange(1, len(reached)))
 
 
+def test_the_margin_of_approximate_logarithms():
+  # As `_buckets_of` computes them, of the differences next to each boundary;
+  # between them nothing changes. `lg2.approx` may be off by 2**-22.
+  starts = gpu.bucket_starts(129)[1:]
+  starts = starts[starts < 2**31 - 1]
+  width, margin = np.float32(1 / reference.BUCKET_WIDTH), np.float32(1e-4)
+  factor = np.float32(np.log(2)) * width
+  off = 2.0**-21 * np.maximum(np.log2(starts), 1)
+  logs = np.log2(starts.astype(np.float32).astype(np.float64))
+  bucket = np.arange(1, len(starts) + 1)
+  high = (logs - off).astype(np.float32) * factor + margin / 2
+  assert np.all(high.astype(int) >= bucket)
+  logs = np.log2(np.maximum(starts - 1, 1).astype(np.float32).astype(float))
+  low = np.maximum((logs + off).astype(np.float32) * factor - margin / 2, 0)
+  assert np.all(low.astype(int) <= bucket - 1)
+
+
 @pytest.mark.parametrize('pairs_of', [gpu.position_pairs, gpu.time_pairs])
 def test_neighbours_with_room_on_both_sides(pairs_of):
   pairs = np.asarray(pairs_of(jnp.array([1, 2, 3])))
