@@ -194,6 +194,8 @@ def hstu_attention(
   elif max_queries is None:
     # No sequence has more tokens than all together: less to walk over.
     max_queries = max(1, min(max_len, q.shape[0]))
+  elif max_queries < 1:
+    raise ValueError(f'max_queries must be at least 1, not {max_queries}.')
   spec = Spec(
     max_len=max_len,
     max_queries=min(max_queries, max_len),

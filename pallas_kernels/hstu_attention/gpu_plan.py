@@ -171,6 +171,7 @@ def launch(
   sizes = by_kernel[kernel]
   if call.positions or call.buckets:
     sizes = by_kernel.get(f'{kernel} biased', sizes)
+  _check_counts(spec, call)
   # What is read beyond a sequence must exist.
   if 2 * max(sizes['block_q'], sizes['block_k']) > ROOM:
     raise ValueError(f'blocks of {kernel} may have up to {ROOM // 2} tokens.')
@@ -210,6 +211,19 @@ def launch(
     warps=sizes['warps'],
     stages=sizes['stages'],
   )
+
+
+def _check_counts(spec: Spec, call: CallShapes) -> None:
+  """Raises where a kernel's int32 would not count what it must."""
+  width = max(call.dqk, call.dv)
+  # Numbers inside a sequence, and numbers of which each token and head has one.
+  inside = (spec.max_len + ROOM) * call.heads * width
+  if max(inside, max(call.queries, call.keys) * call.heads) >= 2**31:
+    raise ValueError(
+      f'{call.keys} tokens in sequences of up to {spec.max_len}, of '
+      f'{call.heads} heads of {width}, are more than the '
+      'kernels for GPUs count.'
+    )
 
 
 def _bias(spec, call, base):

@@ -167,7 +167,9 @@ def rows_span(place, row0, query_time, s: tl.constexpr):
   """Times of the first and the last of a tile's queries."""
   start, query_base, length, skipped, history, head = place
   first = tl.maximum(row0, skipped)
-  end = tl.minimum(row0 + s.block_q, length)
+  # A block before the first query, of which nothing is used, has one too: it
+  # may lie before the array by more than there is room.
+  end = tl.maximum(tl.minimum(row0 + s.block_q, length), first + 1)
   return time_span(query_time, query_base, first, end, s)
 
 

@@ -93,7 +93,7 @@ def positions(lengths: jax.Array, capacity: int) -> jax.Array:
   """
   start = offsets(lengths)
   segment = segment_ids(lengths, capacity)
-  of_token = start.at[segment].get(mode='fill', fill_value=0)
+  of_token = _take(start, segment)
   tokens = jnp.arange(capacity, dtype=jnp.int32)
   return jnp.where(segment < len(start), tokens - of_token, 0)
 
@@ -123,7 +123,7 @@ def to_dense(values: jax.Array, lengths: jax.Array, max_len: int) -> jax.Array:
   token = offsets(lengths)[:, None] + column[None, :]
   # Otherwise the columns after a sequence would read the next sequence.
   token = jnp.where(column[None, :] < lengths[:, None], token, values.shape[0])
-  return _mark(wrong, values.at[token].get(mode='fill', fill_value=0))
+  return _mark(wrong, _take(values, token))
 
 
 def to_jagged(dense: jax.Array, lengths: jax.Array, capacity: int) -> jax.Array:
@@ -148,6 +148,11 @@ def to_jagged(dense: jax.Array, lengths: jax.Array, capacity: int) -> jax.Array:
   """
   dense, lengths = jnp.asarray(dense), integers.to_int32('lengths', lengths)
   wrong = _find_wrong('lengths', lengths, None)
+  if dense.ndim < 2 or dense.shape[0] != lengths.shape[0]:
+    raise ValueError(
+      f'lengths {lengths.shape} must have a number for each row of dense, '
+      f'which is {dense.shape}.'
+    )
   max_len = dense.shape[1]
   _refuse(
     lengths.max(initial=0) > max_len,
@@ -157,9 +162,12 @@ def to_jagged(dense: jax.Array, lengths: jax.Array, capacity: int) -> jax.Array:
   position = positions(lengths, capacity)
   # Rows have no tokens beyond their columns; the other rows stand where they
   # should all the same.
-  wrong |= position >= max_len
+  wrong |= (position >= max_len) & (segment < lengths.shape[0])
   wrong = wrong.reshape(-1, *[1] * (dense.ndim - 2))
-  out = dense.at[segment, position].get(mode='fill', fill_value=0)
+  if not dense.shape[0] or not max_len:
+    out = jnp.zeros((capacity, *dense.shape[2:]), dense.dtype)
+  else:
+    out = dense.at[segment, position].get(mode='fill', fill_value=0)
   return _mark(wrong, out)
 
 
@@ -185,7 +193,25 @@ def last_tokens(values: jax.Array, lengths: jax.Array) -> jax.Array:
   token = offsets(lengths) + lengths - 1
   # An empty sequence would read the last token of the one before it.
   token = jnp.where(lengths > 0, token, values.shape[0])
-  return _mark(wrong, values.at[token].get(mode='fill', fill_value=0))
+  return _mark(wrong, _take(values, token))
+
+
+def _take(values: jax.Array, index: jax.Array) -> jax.Array:
+  """`values[index]`; zeros beyond the end, also where there is nothing."""
+  if not values.shape[0]:
+    return jnp.zeros((*index.shape, *values.shape[1:]), values.dtype)
+  return values.at[index].get(mode='fill', fill_value=0)
+
+
+def _check_pair(left_lengths, right_lengths, prefix: int) -> None:
+  """Raises unless both sides have as many sequences."""
+  if left_lengths.shape != right_lengths.shape:
+    raise ValueError(
+      f'left_lengths {left_lengths.shape} and right_lengths '
+      f'{right_lengths.shape} must speak of the same sequences.'
+    )
+  if prefix < 0:
+    raise ValueError(f'prefix must not be negative, but is {prefix}.')
 
 
 def _find_wrong(name: str, lengths: jax.Array, tokens: int | None) -> jax.Array:
@@ -196,6 +222,8 @@ def _find_wrong(name: str, lengths: jax.Array, tokens: int | None) -> jax.Array:
     lengths: `[B]` int32.
     tokens: how many there are; None where any sum that fits int32 will do.
   """
+  if lengths.ndim != 1:
+    raise ValueError(f'{name} must be [B], not {lengths.shape}.')
   negative = lengths.min(initial=0) < 0
   _refuse(negative, f'{name} holds a negative number.')
   too_many = exceed(lengths, integers.MOST if tokens is None else tokens)
@@ -266,13 +294,12 @@ def concat(
   right_lengths = integers.to_int32('right_lengths', right_lengths)
   wrong = _find_wrong('left_lengths', left_lengths, left.shape[0])
   wrong |= _find_wrong('right_lengths', right_lengths, right.shape[0])
+  _check_pair(left_lengths, right_lengths, prefix)
   is_left, token = _sources(left_lengths, right_lengths, capacity, prefix)
   from_left = jnp.where(is_left, token, left.shape[0])
   from_right = jnp.where(is_left, right.shape[0], token)
   # Each token has one source; reading past the other side adds a zero to it.
-  out = left.at[from_left].get(mode='fill', fill_value=0) + right.at[
-    from_right
-  ].get(mode='fill', fill_value=0)
+  out = _take(left, from_left) + _take(right, from_right)
   return _mark(wrong, out)
 
 
@@ -311,6 +338,7 @@ def split(
   values = jnp.asarray(values)
   left_lengths = integers.to_int32('left_lengths', left_lengths)
   right_lengths = integers.to_int32('right_lengths', right_lengths)
+  _check_pair(left_lengths, right_lengths, prefix)
   tokens = values.shape[0]
   wrong = _find_wrong('left_lengths', left_lengths, tokens)
   wrong |= _find_wrong('right_lengths', right_lengths, tokens)
@@ -346,7 +374,7 @@ def _sources(left_lengths, right_lengths, capacity, prefix):
   position = positions(lengths, capacity)
 
   def gather_per_token(values):
-    return values.at[segment].get(mode='fill', fill_value=0)
+    return _take(values, segment)
 
   # A sequence whose right side is shorter than the prefix has a shorter one.
   head = jnp.minimum(gather_per_token(right_lengths), prefix)

@@ -170,7 +170,7 @@ def _sort(ids, lengths, weights, rows: int):
   # What is no row reads none, but its number must be one.
   values = (jnp.where(is_row, source, 0),)
   if weights is not None:
-    values += (weights,)
+    values += (weights.astype(jnp.float32),)
   # Stable, so that gradients of equal ids are added in the order they occur.
   # The sort carries the values: a TPU looks up numbers one by one.
   ids, source, *weights = jax.lax.sort(

@@ -230,3 +230,61 @@ def test_inside_shard_map_each_part_is_marked_alone():
   )
   out = jax.jit(one)(jnp.array([2, 1, 2, 2]))
   np.testing.assert_array_equal(out, [2.0, 3.0, np.nan, np.nan])
+
+
+NONE = np.zeros(0, np.int32)
+SIX = np.arange(1.0, 7.0)
+
+
+@pytest.mark.parametrize(
+  ('call', 'expected'),
+  {
+    'no tokens': (lambda: jagged.to_dense(SIX[:0], [0, 0], 3), [[0] * 3] * 2),
+    'no last token': (lambda: jagged.last_tokens(SIX[:0], [0, 0]), [0, 0]),
+    'no rows': (lambda: jagged.to_jagged(np.zeros((0, 3)), NONE, 2), [0, 0]),
+    'no columns': (
+      lambda: jagged.to_jagged(np.ones((2, 0)), [0, 0], 2),
+      [0, 0],
+    ),
+    'concat of none': (
+      lambda: jagged.concat(SIX, NONE, SIX, NONE, 2),
+      [0, 0],
+    ),
+    'concat, one side empty': (
+      lambda: jagged.concat(SIX[:0], [0, 0], SIX, [2, 3], 5, prefix=1),
+      [1, 2, 3, 4, 5],
+    ),
+    'split of none': (
+      lambda: jagged.split(SIX, NONE, NONE, 1, 2)[1],
+      [0, 0],
+    ),
+    'positions': (lambda: jagged.positions(NONE, 2), [0, 0]),
+  }.values(),
+)
+def test_nothing_at_all_is_a_batch_too(call, expected):
+  assert np.asarray(call()).tolist() == expected
+
+
+ROWS = np.arange(9.0).reshape(3, 3)
+
+
+@pytest.mark.parametrize(
+  ('call', 'message'),
+  [
+    (lambda: jagged.to_jagged(ROWS, [1], 6), 'a number for each row of dense'),
+    (lambda: jagged.to_jagged(ROWS, [1] * 4, 6), 'for each row of dense'),
+    (lambda: jagged.to_jagged(ROWS, 1, 6), r'lengths must be \[B\]'),
+    (lambda: jagged.to_dense(SIX, [[1, 1]], 3), r'lengths must be \[B\]'),
+    (lambda: jagged.last_tokens(SIX, 1), r'lengths must be \[B\]'),
+    (lambda: jagged.concat(SIX, [1], SIX, [1, 1], 9), 'the same sequences'),
+    (lambda: jagged.split(SIX, [1], [1, 1], 4, 4), 'the same sequences'),
+    (
+      lambda: jagged.concat(SIX, [1], SIX, [1], 9, prefix=-1),
+      'prefix must not be negative',
+    ),
+  ],
+)
+@pytest.mark.parametrize('traced', [False, True])
+def test_lengths_of_another_shape_are_refused(call, message, traced):
+  with pytest.raises(ValueError, match=message):
+    jax.jit(call)() if traced else call()

@@ -50,6 +50,26 @@ def test_gradients_of_other_widths_are_refused():
     )
 
 
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_weights_of_any_float(dtype):
+  table, grads = jnp.ones((20, DIM)), jnp.ones((2, DIM))
+  ids, lengths = jnp.int32([1, 2, 1]), jnp.int32([2, 1])
+  weights = jnp.asarray([0.5, 2.0, 4.0], dtype)
+  merged, updated = [], []
+  for name in ('interpret', 'xla'):
+    options = dict(weights=weights, implementation=name)
+    with jax.numpy_dtype_promotion('standard'):
+      merged.append(api.bag_row_gradient(grads, ids, lengths, 20, **options))
+      updated.append(
+        api.embedding_bag_backward_and_update(
+          table, {}, ids, lengths, grads, learning_rate=0.1, optimizer='sgd',
+          **options,
+        )
+      )  # fmt: skip
+  jax.tree.map(np.testing.assert_allclose, merged[0][:2], merged[1][:2])
+  np.testing.assert_allclose(updated[0][0], updated[1][0])
+
+
 def lower_for_tpu(function, *arguments) -> str:
   """The StableHLO of a call, with its kernels, for a v5e."""
   device = AbstractDevice('TPU v5e', 1, 'tpu')

@@ -72,6 +72,10 @@ CALLS = {
   'tail': dict(lengths=[40, 25], asking=[5, 3]),
   # The first token of q belongs to the second sequence.
   'none asked first': dict(lengths=[40, 25], asking=[0, 3]),
+  # Keys of targets that no query sees, long before the first one.
+  'targets before the queries': dict(
+    lengths=[330, 17], asking=[1, 1], targets=[330, 1]
+  ),
   'context': dict(lengths=[45, 18], contextual=5),
   'window, prefix': dict(lengths=[45, 18], window=8, prefix=4),
   'targets, context, window': dict(

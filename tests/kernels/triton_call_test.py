@@ -1,5 +1,6 @@
 """What surrounds the Triton kernels and needs neither triton nor a GPU."""
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import sys
@@ -19,7 +20,7 @@ from pallas_kernels.hstu_attention import (
   reference,
   shapes,
 )
-from pallas_kernels.hstu_attention.spec import Context, Tensors
+from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 
 
 def test_without_a_gpu_it_is_refused_with_the_way_to_get_it():
@@ -317,3 +318,15 @@ def test_every_model_has_a_plan(kernel, name):
 def test_block_sizes_follow_the_wider_of_the_heads(width, expected):
   entry = blocks.TABLE['triton', 'default']
   assert blocks.lookup('triton', 'NVIDIA X', 8, width) == entry[expected]
+
+
+def test_more_than_int32_counts_is_refused():
+  call = gpu_plan.CallShapes(
+    1, 2**20, 2**20, 8, 256, 256, 'bfloat16', 0, 0, False, False
+  )
+  spec = Spec(2**20, 2**20, 'silu', 1.0, 1.0, 0, None, 0, 0.0)
+  with pytest.raises(ValueError, match='more than the kernels for GPUs count'):
+    gpu_plan.launch('forward', spec, call, 'default', True)
+  gpu_plan.launch(
+    'forward', dataclasses.replace(spec, max_len=2**19), call, 'default', True
+  )
