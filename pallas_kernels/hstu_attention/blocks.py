@@ -28,10 +28,11 @@ TABLE = {
   ('interpret', 'default'): {'block_q': 64, 'block_k': 32},
   # By the wider of dqk and dv, for bfloat16 (four times as wide for float32),
   # then by kernel; 'biased' are those with a bias, where they have sizes of
-  # their own. Up to 128, what was fastest on an H200, of the sizes in
-  # benchmarks/gpu/tune.py and before. Wider heads were not tried there, nor the
-  # keys with a bias since they read times ahead: sizes at which the compiler
-  # spills few registers or none.
+  # their own, 'masked' those with masks beside the causal one, or dropout. Up
+  # to 128, what was fastest on an H200, of the sizes in benchmarks/gpu/tune.py
+  # and before; the gradients of keys and of the tables by what
+  # benchmarks/gpu_roofline.py predicts of the kernels since. Wider heads were
+  # not tried there: sizes at which the compiler spills few registers or none.
   ('triton', 'default'): {
     64: {
       'forward': _triton(64, 64, 4, 3),
@@ -48,6 +49,7 @@ TABLE = {
       'backward_queries': _triton(64, 64, 4, 2),
       'backward_keys': _triton(64, 128, 8, 2),
       'backward_keys biased': _triton(64, 64, 4, 2),
+      'backward_keys biased, masked': _triton(32, 64, 4, 2),
       'backward_bias': _triton(64, 64, 8, 3),
     },
     256: {
@@ -61,6 +63,14 @@ TABLE = {
       'backward_queries': _triton(32, 32, 8, 1),
       'backward_keys': _triton(16, 32, 8, 1),
       'backward_bias': _triton(32, 32, 8, 1),
+    },
+    # Heads of 256 in float32: with the sizes above, up to 27 KB of a thread's
+    # numbers were spilled.
+    1024: {
+      'forward': _triton(16, 16, 8, 1),
+      'backward_queries': _triton(16, 16, 8, 1),
+      'backward_keys': _triton(16, 16, 8, 1),
+      'backward_bias': _triton(16, 16, 8, 1),
     },
   },
   # AMD's GPUs have 64 KiB of shared memory.

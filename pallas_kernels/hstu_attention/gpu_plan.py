@@ -171,6 +171,8 @@ def launch(
   sizes = by_kernel[kernel]
   if call.positions or call.buckets:
     sizes = by_kernel.get(f'{kernel} biased', sizes)
+    if spec.window or spec.contextual or spec.dropout or call.targets:
+      sizes = by_kernel.get(f'{kernel} biased, masked', sizes)
   _check_counts(spec, call)
   # What is read beyond a sequence must exist.
   if 2 * max(sizes['block_q'], sizes['block_k']) > ROOM:

@@ -290,6 +290,11 @@ def concat(
       tokens together.
   """
   left, right = jnp.asarray(left), jnp.asarray(right)
+  if left.shape[1:] != right.shape[1:]:
+    raise ValueError(
+      f'left {left.shape} and right {right.shape} must agree after the first '
+      'axis.'
+    )
   left_lengths = integers.to_int32('left_lengths', left_lengths)
   right_lengths = integers.to_int32('right_lengths', right_lengths)
   wrong = _find_wrong('left_lengths', left_lengths, left.shape[0])

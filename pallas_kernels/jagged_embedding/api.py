@@ -274,7 +274,8 @@ def init_slots(
 
   Args:
     table: `[rows, D]`; only its shape counts.
-    optimizer: as in `update_rows`, with the options to be given there.
+    optimizer: as in `update_rows`, with the options to be given there; of
+      several `Rule`s any one, since they share what is remembered.
     **options: see `Rule`.
 
   Returns:

@@ -278,6 +278,7 @@ ROWS = np.arange(9.0).reshape(3, 3)
     (lambda: jagged.last_tokens(SIX, 1), r'lengths must be \[B\]'),
     (lambda: jagged.concat(SIX, [1], SIX, [1, 1], 9), 'the same sequences'),
     (lambda: jagged.split(SIX, [1], [1, 1], 4, 4), 'the same sequences'),
+    (lambda: jagged.concat(ROWS, [1], ROWS[:, :1], [1], 9), 'must agree after'),
     (
       lambda: jagged.concat(SIX, [1], SIX, [1], 9, prefix=-1),
       'prefix must not be negative',

@@ -313,7 +313,8 @@ def test_every_model_has_a_plan(kernel, name):
 
 
 @pytest.mark.parametrize(
-  'width, expected', [(1, 64), (64, 64), (65, 128), (300, 512), (999, 512)]
+  'width, expected',
+  [(1, 64), (64, 64), (65, 128), (300, 512), (999, 1024), (4096, 1024)],
 )
 def test_block_sizes_follow_the_wider_of_the_heads(width, expected):
   entry = blocks.TABLE['triton', 'default']
