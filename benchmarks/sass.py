@@ -234,11 +234,8 @@ def count(loop: Loop, rates: dict, warps: int) -> dict[str, float]:
     warps: of a program.
   """
   total = collections.Counter()
-  for run in loop.runs:
-    rate = _rate_of(run, rates)
-    for one in run:
-      for unit, clocks in clocks_of(one).items():
-        total[unit] += rate * clocks * warps
+  for clocks in count_by_line(loop, rates, warps).values():
+    total.update(clocks)
   total['fma'] = max(total['fma'], total['imad'])
   return {unit: total[unit] for unit in UNITS}
 

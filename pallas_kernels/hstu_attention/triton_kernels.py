@@ -209,15 +209,7 @@ def forward(
   states = ()
   for one in tl.static_range(group):
     q_tile = load_rows(
-      q,
-      query_base,
-      row,
-      real,
-      head + one,
-      s.heads,
-      s.dqk,
-      s.width_qk,
-      True,
+      q, query_base, row, real, head + one, s.heads, s.dqk, s.width_qk, True
     )
     q_tiles = q_tiles + (halve(q_tile, s),)
     # The peak is finite, since the difference of two infinities is NaN.
@@ -288,26 +280,10 @@ def _queries_tile(
   for one in tl.static_range(group):
     q_tile, do_tile, row_lse, row_delta = tiles[one]
     k_tile = load_rows(
-      k,
-      start,
-      key,
-      real,
-      head + one,
-      s.heads,
-      s.dqk,
-      s.width_qk,
-      masked,
+      k, start, key, real, head + one, s.heads, s.dqk, s.width_qk, masked
     )
     v_tile = load_rows(
-      v,
-      start,
-      key,
-      real,
-      head + one,
-      s.heads,
-      s.dv,
-      s.width_v,
-      masked,
+      v, start, key, real, head + one, s.heads, s.dv, s.width_v, masked
     )
     _, gradient = score_gradient(
       scores_of(q_tile, k_tile, bias, s),
@@ -363,26 +339,10 @@ def backward_queries(
   accs = ()
   for one in tl.static_range(group):
     q_tile = load_rows(
-      q,
-      query_base,
-      row,
-      real,
-      head + one,
-      s.heads,
-      s.dqk,
-      s.width_qk,
-      True,
+      q, query_base, row, real, head + one, s.heads, s.dqk, s.width_qk, True
     )
     do_tile = load_rows(
-      dout,
-      query_base,
-      row,
-      real,
-      head + one,
-      s.heads,
-      s.dv,
-      s.width_v,
-      True,
+      dout, query_base, row, real, head + one, s.heads, s.dv, s.width_v, True
     )
     # Rows that are not queries: exp2(x - inf) makes their weights zero.
     row_lse = row_sums(lse, query_base, row, real, head + one, float('inf'), s)

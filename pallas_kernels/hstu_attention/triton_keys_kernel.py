@@ -59,15 +59,7 @@ def _keys_head(
     q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, masked
   )
   do_tile = load_rows(
-    dout,
-    query_base,
-    row,
-    real,
-    head,
-    s.heads,
-    s.dv,
-    s.width_v,
-    masked,
+    dout, query_base, row, real, head, s.heads, s.dv, s.width_v, masked
   )
   weight, gradient = score_gradient(
     scores_of(k_tile, q_tile, bias, s),
@@ -202,26 +194,10 @@ def backward_keys(
   states = ()
   for one in tl.static_range(group):
     k_tile = load_rows(
-      k,
-      start,
-      key,
-      real,
-      head + one,
-      s.heads,
-      s.dqk,
-      s.width_qk,
-      True,
+      k, start, key, real, head + one, s.heads, s.dqk, s.width_qk, True
     )
     v_tile = load_rows(
-      v,
-      start,
-      key,
-      real,
-      head + one,
-      s.heads,
-      s.dv,
-      s.width_v,
-      True,
+      v, start, key, real, head + one, s.heads, s.dv, s.width_v, True
     )
     tiles = tiles + ((halve(k_tile, s), v_tile),)
     dk_acc = zeros(s.block_k, s.width_qk)
