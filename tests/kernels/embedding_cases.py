@@ -35,6 +35,39 @@ def inputs(name: str, dtype: str = 'float32', seed: int = 0) -> dict:
   }
 
 
+def padded_inputs(
+  rng, lengths, rows: int, width: int, dtype: str, frequent, padding: int
+) -> dict:
+  """As `inputs`, with a frequent row and with NaN as weights of the padding.
+
+  Args:
+    rng: a generator.
+    lengths: of the bags.
+    rows: of the table.
+    width: of a row.
+    dtype: of the table.
+    frequent: a row, and the share of ids that are made its own.
+    padding: ids behind the bags, which are no rows.
+  """
+  count = lengths.sum() + padding
+  ids = rng.integers(0, rows, count, dtype=np.int32)
+  ids[rng.random(count) < frequent[1]] = frequent[0]
+  ids[-padding:] = -(2**30)
+  weights = np.float32(rng.normal(size=count))
+  weights[-padding:] = np.nan
+
+  def normal(*size):
+    return jnp.asarray(rng.normal(size=size), jnp.float32)
+
+  return {
+    'table': normal(rows, width).astype(dtype),
+    'ids': jnp.asarray(ids),
+    'lengths': jnp.asarray(lengths),
+    'weights': jnp.asarray(weights),
+    'grads': normal(len(lengths), width),
+  }
+
+
 def slots(table: jax.Array, optimizer, **options) -> dict:
   """Slots as after some steps: nothing is zero."""
   some = {

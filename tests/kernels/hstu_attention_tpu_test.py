@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 import pallas_kernels
 from pallas_kernels import dispatch
@@ -26,6 +25,7 @@ from pallas_kernels.hstu_attention import (
 )
 from pallas_kernels.hstu_attention.spec import Context, Spec
 from tests.kernels import attention_cases as cases
+from tests.kernels.tpu_lowering import lower_for_tpu
 from tests.tolerances import assert_close
 
 DROPOUT = dict(dropout=0.3, dropout_seed=jnp.uint32(11))
@@ -296,7 +296,7 @@ def test_a_loop_over_calls():
     assert_close(out, attend(one, 'reference'))
 
 
-def lower_for_tpu(arguments):
+def lower_attention(arguments):
   """The StableHLO with all kernels, forward and backward, for a v5e."""
   arrays = {n: x for n, x in arguments.items() if hasattr(x, 'shape')}
   static = {n: x for n, x in arguments.items() if n not in arrays}
@@ -312,16 +312,7 @@ def lower_for_tpu(arguments):
 
   v = arrays['v']
   grad = jax.ShapeDtypeStruct((len(arrays['q']), *v.shape[1:]), v.dtype)
-  device = AbstractDevice('TPU v5e', 1, 'tpu')
-  mesh = AbstractMesh(
-    (1,), ('x',), axis_types=(AxisType.Auto,), abstract_device=device
-  )
-  with (
-    dispatch.compiling_for('tpu', 'TPU v5e'),
-    jax.sharding.use_abstract_mesh(mesh),
-  ):
-    traced = jax.jit(both).trace(arrays, grad)
-    return traced.lower(lowering_platforms=('tpu',)).as_text()
+  return lower_for_tpu(both, arrays, grad)
 
 
 @pytest.mark.parametrize('dtype', api.DTYPES)
@@ -329,7 +320,7 @@ def lower_for_tpu(arguments):
 @pytest.mark.parametrize('masks', [(), tuple(cases.MASKS)], ids=['', 'masks'])
 def test_kernels_lower_for_a_tpu(masks, mode, dtype):
   arguments = cases.masked(*masks, dtype=dtype) | dict(mode=mode, **DROPOUT)
-  lowered = lower_for_tpu(arguments)
+  lowered = lower_attention(arguments)
   assert lowered.count('tpu_custom_call') == 3
   for kernel in ('forward', 'backward_by_query', 'backward_by_key'):
     assert f'hstu_attention_{kernel}' in lowered
@@ -339,7 +330,7 @@ def test_kernels_lower_for_a_tpu(masks, mode, dtype):
 def test_kernels_lower_at_the_widths_of_models(name):
   shape = dataclasses.replace(shapes.SHAPES[name], batch=2)
   arguments = shapes.inputs(shape, dtype='bfloat16')
-  assert lower_for_tpu(arguments).count('tpu_custom_call') == 3
+  assert lower_attention(arguments).count('tpu_custom_call') == 3
 
 
 def test_float32_is_exact_unless_the_setting_says_otherwise():
@@ -362,21 +353,21 @@ def test_float32_is_exact_unless_the_setting_says_otherwise():
 def test_kernels_lower_where_64_bits_are_switched_on():
   arguments = cases.masked(*cases.MASKS)
   with jax.enable_x64(True):
-    assert lower_for_tpu(arguments).count('tpu_custom_call') == 3
+    assert lower_attention(arguments).count('tpu_custom_call') == 3
 
 
 def test_a_position_bias_that_fits_no_memory_is_refused():
   shape = dataclasses.replace(cases.SHAPE, max_len=1 << 16)
   arguments = shapes.inputs(shape, sizes=[60], capacity=128)
   with pytest.raises(ValueError, match='position_bias takes 96 MB'):
-    lower_for_tpu(arguments)
+    lower_attention(arguments)
 
 
 def test_a_list_of_pairs_that_fits_no_memory_is_refused():
   shape = dataclasses.replace(cases.SHAPE, max_len=8192)
   arguments = shapes.inputs(shape, sizes=[60], capacity=1 << 21)
   with pytest.raises(ValueError, match='278,528 pairs of blocks, .* 1088 kB'):
-    lower_for_tpu(arguments)
+    lower_attention(arguments)
 
 
 def test_a_tpu_comes_first_where_there_is_one():

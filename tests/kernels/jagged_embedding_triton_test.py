@@ -24,7 +24,11 @@ from tests.kernels import (
   jagged_embedding_test,
   jagged_embedding_update_test,
 )
-from tests.kernels.embedding_cases import assert_rounded_once, slots
+from tests.kernels.embedding_cases import (
+  assert_rounded_once,
+  padded_inputs,
+  slots,
+)
 from tests.tolerances import assert_close
 
 pytestmark = [
@@ -70,23 +74,9 @@ def interpreted():
 def inputs(width: int, dtype: str = 'float32') -> dict:
   """A row that most ids name, long and empty bags, padding that is no row."""
   rng = np.random.default_rng(0)
-  count = LENGTHS.sum() + PADDING
-  ids = rng.integers(0, ROWS, count, dtype=np.int32)
-  ids[rng.random(count) < 0.8] = FREQUENT
-  ids[-PADDING:] = -(2**30)
-  weights = np.float32(rng.normal(size=count))
-  weights[-PADDING:] = np.nan
-
-  def normal(*size):
-    return jnp.asarray(rng.normal(size=size), jnp.float32)
-
-  return {
-    'table': normal(ROWS, width).astype(dtype),
-    'ids': jnp.asarray(ids),
-    'lengths': jnp.asarray(LENGTHS),
-    'weights': jnp.asarray(weights),
-    'grads': normal(len(LENGTHS), width),
-  }
+  return padded_inputs(
+    rng, LENGTHS, ROWS, width, dtype, (FREQUENT, 0.8), PADDING
+  )
 
 
 def test_the_case_has_runs_of_every_level():

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 import pallas_kernels
 from benchmarks import aot_compile_tpu_embedding
 from pallas_kernels import dispatch
 from pallas_kernels.jagged_embedding import api, tpu_lists, tpu_room
 from tests.kernels.tpu_embedding_test import DIM, DTYPES, RATE, RULES
+from tests.kernels.tpu_lowering import lower_for_tpu
 
 
 @pytest.mark.parametrize('name', ['pallas_tpu', 'interpret'])
@@ -68,20 +68,6 @@ def test_weights_of_any_float(dtype):
       )  # fmt: skip
   jax.tree.map(np.testing.assert_allclose, merged[0][:2], merged[1][:2])
   np.testing.assert_allclose(updated[0][0], updated[1][0])
-
-
-def lower_for_tpu(function, *arguments) -> str:
-  """The StableHLO of a call, with its kernels, for a v5e."""
-  device = AbstractDevice('TPU v5e', 1, 'tpu')
-  mesh = AbstractMesh(
-    (1,), ('x',), axis_types=(AxisType.Auto,), abstract_device=device
-  )
-  with (
-    dispatch.compiling_for('tpu', 'TPU v5e'),
-    jax.sharding.use_abstract_mesh(mesh),
-  ):
-    traced = jax.jit(function).trace(*arguments)
-    return traced.lower(lowering_platforms=('tpu',)).as_text()
 
 
 def step(table, slots, ids, lengths, grads, rule):

@@ -17,7 +17,11 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_kernels import dispatch
 from pallas_kernels.jagged_embedding import api, tpu, tpu_lists, tpu_walk
 from pallas_kernels.jagged_embedding.spec import Rule
-from tests.kernels.embedding_cases import assert_rounded_once, slots
+from tests.kernels.embedding_cases import (
+  assert_rounded_once,
+  padded_inputs,
+  slots,
+)
 from tests.tolerances import assert_close
 
 ROWS, DIM = 420, 128
@@ -52,23 +56,7 @@ def inputs(dtype: str) -> dict:
   rng = np.random.default_rng(0)
   lengths = rng.integers(0, 8, 170, dtype=np.int32)
   lengths[[3, 150]] = 40, 0
-  count = lengths.sum() + PADDING
-  ids = rng.integers(0, ROWS, count, dtype=np.int32)
-  ids[rng.random(count) < 0.1] = 5
-  ids[-PADDING:] = -(2**30)
-  weights = np.float32(rng.normal(size=count))
-  weights[-PADDING:] = np.nan
-
-  def normal(*size):
-    return jnp.asarray(rng.normal(size=size), jnp.float32)
-
-  return {
-    'table': normal(ROWS, DIM).astype(dtype),
-    'ids': jnp.asarray(ids),
-    'lengths': jnp.asarray(lengths),
-    'weights': jnp.asarray(weights),
-    'grads': normal(len(lengths), DIM),
-  }
+  return padded_inputs(rng, lengths, ROWS, DIM, dtype, (5, 0.1), PADDING)
 
 
 def test_the_case_goes_round_all_memory():
