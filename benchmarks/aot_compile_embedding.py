@@ -180,7 +180,7 @@ def _launches(trace) -> list:
     return [jnp.zeros(x.shape, x.dtype) for x in launch.outputs]
 
   with (
-    dispatch.compiling_for('cuda', 'NVIDIA H100 80GB HBM3'),
+    dispatch.compiling_for('cuda', 'NVIDIA H100 80GB HBM3', '9.0'),
     unittest.mock.patch.object(triton_call, 'run', record),
     unittest.mock.patch.dict(
       api.BACKENDS, triton=dispatch.Backend(lambda: gpu)

@@ -5,7 +5,9 @@
 Compiles each kernel to machine code with Triton alone. No GPU is needed and
 none is used, so nothing here says how fast a kernel is. Registers a thread,
 shared memory a program and bytes spilled from registers come from NVIDIA's
-assembler, or from the notes in the AMD code; `blocks_an_sm` is how many
+assembler, or from the notes in the AMD code; `loop_spills` are the instructions
+in the inner loop that a warp writes or reads spilled registers by, of those
+without masks where there are two; `blocks_an_sm` is how many
 programs run at once on a multiprocessor, `copy_bytes` the least that a thread
 copies to shared memory ahead of its use.
 
@@ -28,7 +30,7 @@ import tempfile
 import time
 import unittest.mock
 
-from benchmarks import aot_compile, cli
+from benchmarks import aot_compile, cli, sass
 from pallas_kernels import dispatch
 from pallas_kernels.hstu_attention import gpu, gpu_plan, shapes
 from pallas_kernels.hstu_attention.spec import Spec
@@ -36,6 +38,7 @@ from pallas_kernels.hstu_attention.spec import Spec
 # name -> backend, architecture, threads a warp
 TARGETS = {
   'sm_80': ('cuda', 80, 32),
+  'sm_89': ('cuda', 89, 32),
   'sm_90': ('cuda', 90, 32),
   'sm_100': ('cuda', 100, 32),
   'gfx942': ('hip', 'gfx942', 64),
@@ -54,7 +57,7 @@ CASES = {
     TARGETS,
   ),
   'semi-local': (
-    'ranking_cached', dict(window=64, prefix=32), {}, ('sm_90',),
+    'ranking_cached', dict(window=64, prefix=32), {}, ('sm_89', 'sm_90'),
   ),
   'softmax': ('ml20m_hstu', {}, dict(mode='softmax'), ('sm_90', 'gfx942')),
   'odd width': ('ml1m_hstu', {}, {}, ('sm_90',)),
@@ -63,14 +66,15 @@ CASES = {
   'position bias': ('synthetic_stream', {}, {}, ('sm_90',)),
   'targets': ('ranking', {}, {}, ('sm_90',)),
   'window': ('long_window', {}, {}, ('sm_90',)),
-  'widest': ('ml20m_hstu', dict(dqk=256, dv=256), {}, ('sm_90', 'gfx942')),
+  'widest': ('ml20m_hstu', dict(dqk=256, dv=256), {}, TARGETS),
 }  # fmt: skip
 WHOLE = 'forward and backward'  # as a kernel's name: the program, by XLA
 # Bytes of a thread's copy to shared memory ahead of its use.
 COPIES = re.compile(r'cp\.async\.c[ag]\.shared\.global [^;]*?\], (0x\w+)')
 COLUMNS = (
-  'case', 'compiled', 'registers', 'spilled_bytes', 'shared_bytes',
-  'blocks_an_sm', 'copy_bytes', 'temp_bytes', 'kernels', 'compile_s', 'error',
+  'case', 'compiled', 'registers', 'spilled_bytes', 'loop_spills',
+  'shared_bytes', 'blocks_an_sm', 'copy_bytes', 'temp_bytes', 'kernels',
+  'compile_s', 'error',
 )  # fmt: skip
 # As XLA wants to be told of it.
 H100 = """
@@ -92,6 +96,7 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 # What one block may use of each architecture's shared memory.
 SHARED_BYTES = {
   'sm_80': 166_912,
+  'sm_89': 101_376,
   'sm_90': 232_448,
   'sm_100': 232_448,
   'gfx942': 65_536,
@@ -99,7 +104,12 @@ SHARED_BYTES = {
 
 
 # And what a multiprocessor has.
-SHARED_OF_SM = {'sm_80': 167_936, 'sm_90': 233_472, 'sm_100': 233_472}
+SHARED_OF_SM = {
+  'sm_80': 167_936,
+  'sm_89': 102_400,
+  'sm_90': 233_472,
+  'sm_100': 233_472,
+}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -182,11 +192,24 @@ def _row(name: str, kernel: str, target: str, dtype: str) -> dict:
   if not row['compiled']:
     row['error'] = 'needs more shared memory than there is'
   row |= resources(compiled)
+  if 'cubin' in compiled.asm:
+    row['loop_spills'] = _count_spills(compiled.asm['cubin'])
   if target in SHARED_OF_SM and 'registers' in row:
     row['blocks_an_sm'] = count_blocks(
       row['registers'], launch.warps, row['shared_bytes'], target
     )
   return row
+
+
+def _count_spills(cubin: bytes) -> int | None:
+  """Reads and writes of spilled registers in the first inner loop.
+
+  None where no loop is known by its products of matrices: float32 has others.
+  """
+  loops = sass.find_loops(*sass.read(sass.disassemble(cubin)))
+  if not loops:
+    return None
+  return sum(one.name in ('LDL', 'STL') for one in loops[0].instructions)
 
 
 def count_blocks(registers: int, warps: int, shared: int, target: str) -> int:
@@ -203,8 +226,11 @@ def count_blocks(registers: int, warps: int, shared: int, target: str) -> int:
   """
   # Registers are given to warps by 256, and a block takes 1 KiB for the system.
   of_block = warps * -(-registers * 32 // 256) * 256
+  held = 48 if target == 'sm_89' else 64  # warps
   return min(
-    (1 << 16) // of_block, SHARED_OF_SM[target] // (shared + 1024), 64 // warps
+    (1 << 16) // of_block,
+    SHARED_OF_SM[target] // (shared + 1024),
+    held // warps,
   )
 
 
@@ -258,7 +284,7 @@ def compile_for_h100(program, arguments):
   # No device is there to be asked.
   launch = functools.partial(jax_triton.triton_call, compute_capability=90)
   with (
-    dispatch.compiling_for('cuda', 'NVIDIA H100 80GB HBM3'),
+    dispatch.compiling_for('cuda', 'NVIDIA H100 80GB HBM3', '9.0'),
     unittest.mock.patch.object(jax_triton, 'triton_call', launch),
     jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
   ):
@@ -298,8 +324,10 @@ def plan(name: str, kernel: str, target: str, dtype: str):
   )
   spec = dataclasses.replace(spec, **spec_changes)
   kind = f'compiled for {target}'  # no entry: the default block sizes
-  cuda = TARGETS[target][0] == 'cuda'
-  return gpu_plan.launch(kernel, spec, call, kind, cuda)
+  vendor, architecture, _ = TARGETS[target]
+  cuda = vendor == 'cuda'
+  capability = f'{architecture // 10}.{architecture % 10}' if cuda else None
+  return gpu_plan.launch(kernel, spec, call, kind, cuda, capability)
 
 
 def compile_launch(launch, target: str, dtype: str):

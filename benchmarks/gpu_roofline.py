@@ -23,6 +23,10 @@ What is timed there are the kernels of 41548525: run it with those, and name
 them by `--kernels-of COMMIT`. Not in it: the second cache, conflicts of banks,
 and that tiles on the diagonal meet more buckets than others.
 
+Beside the kernel of the queries' gradients, `added_tb_s` is what it would take
+to do without it: the float32 numbers that the kernel of the keys would add up
+in memory, by atomic additions, over the predicted time.
+
   python -m benchmarks.gpu_roofline --lines forward
 
 prints which lines of the source the clocks of a kernel's loop come from.
@@ -48,12 +52,12 @@ CLOCK = 1.6e9
 MEMORY = 1.2
 OF_INSTRUCTION = 2.0
 OF_TURN = 300.0
-WIDTHS = (64, 128)
+WIDTHS = (64, 128, 256)
 MARGIN = 1e-4  # as triton_bias_tiles has it
 KIND = 'measured sizes'  # of devices, as `blocks` calls it
 COLUMNS = (
   'case', 'sizes', 'registers', 'spilled_bytes', 'shared_bytes', 'blocks_an_sm',
-  *sass.UNITS, 'predicted_ms', 'measured_ms', 'x',
+  *sass.UNITS, 'predicted_ms', 'measured_ms', 'x', 'added_tb_s',
 )  # fmt: skip
 
 
@@ -163,13 +167,20 @@ def predict(bias: str, width: int, kernel: str, sizes: tuple = ()) -> dict:
     found['registers'], launch.warps, shared, 'sm_90'
   )
   clocks, turns = _count(launch, compiled)
+  ms = combine(clocks, turns, launch.warps, held)
+  added = {}
+  if kernel == 'backward_queries':
+    keys = _plan(bias, width, 'backward_keys', ())
+    block = keys.constants.block_q * keys.constants.group * width
+    added['added_tb_s'] = 4 * block * sum(_turns(keys)) / ms / 1e9
   return {
     'sizes': '-'.join(map(str, _sizes(launch))),
     **{name: found.get(name, 0) for name in ('registers', 'spilled_bytes')},
     'shared_bytes': shared,
     'blocks_an_sm': held,
     **{u: clocks[u] / 1e6 for u in sass.UNITS},
-    'predicted_ms': combine(clocks, turns, launch.warps, held),
+    'predicted_ms': ms,
+    **added,
   }
 
 
@@ -227,6 +238,11 @@ def _batch():
 
 
 def _compile(bias, width, kernel, sizes):
+  launch = _plan(bias, width, kernel, sizes)
+  return launch, aot_compile_gpu.compile_launch(launch, 'sm_90', 'bfloat16')
+
+
+def _plan(bias, width, kernel, sizes):
   lengths, _, _ = _batch()
   tokens = int(lengths.sum())
   both = bias == 'both'
@@ -243,15 +259,14 @@ def _compile(bias, width, kernel, sizes):
     tail=False,
     targets=False,
   )
-  kind = 'default'
+  kind = 'NVIDIA H100'
   if sizes:
     q, k, warps, stages, group = (*sizes, 1)[:5]
     entry = dict(block_q=q, block_k=k, warps=warps, stages=stages, group=group)
     blocks.TABLE['triton', KIND] = {width: {kernel: entry}}
     kind = KIND
   spec = Spec(LONGEST, LONGEST, 'silu', 1.0, float(LONGEST), 0, None, 0, 0.0)
-  launch = gpu_plan.launch(kernel, spec, call, kind, True)
-  return launch, aot_compile_gpu.compile_launch(launch, 'sm_90', 'bfloat16')
+  return gpu_plan.launch(kernel, spec, call, kind, True, '9.0')
 
 
 def _loops(compiled):

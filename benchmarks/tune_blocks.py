@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
 def tune(backend: str, width: int, args) -> list[dict]:
   """Measures the choices for heads of a width; the best is in use after."""
   kind = dispatch.device_kind()
-  entry = blocks.lookup(backend, kind, width, width)
+  entry = blocks.lookup(backend, kind, width, width, blocks.class_here(backend))
   # A flat entry is that of one kernel.
   kernels = [k for k, value in entry.items() if isinstance(value, dict)]
   rows = []

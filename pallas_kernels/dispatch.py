@@ -87,12 +87,15 @@ def needs_platform(*platforms: str) -> Callable[[], str | None]:
   return why_not
 
 
-# (platform, kind) of the device that is compiled for; None: the default device.
-_elsewhere: tuple[str, str] | None = None
+# (platform, kind, compute capability) of the device that is compiled for; None:
+# the default device.
+_elsewhere: tuple[str, str, str | None] | None = None
 
 
 @contextlib.contextmanager
-def compiling_for(platform: str, device_kind: str) -> Iterator[None]:
+def compiling_for(
+  platform: str, device_kind: str, compute_capability: str | None = None
+) -> Iterator[None]:
   """Chooses backends and block sizes as a machine with that device would.
 
   For compilation ahead of time: what is traced inside cannot run here.
@@ -100,9 +103,11 @@ def compiling_for(platform: str, device_kind: str) -> Iterator[None]:
   Args:
     platform: 'tpu', 'cuda', 'rocm' or 'cpu'.
     device_kind: as JAX names it there, such as 'TPU v5e'.
+    compute_capability: of a GPU of NVIDIA's, such as '9.0'.
   """
   global _elsewhere
-  before, _elsewhere = _elsewhere, (platform, device_kind)
+  before = _elsewhere
+  _elsewhere = platform, device_kind, compute_capability
   try:
     yield
   finally:
@@ -129,6 +134,13 @@ def device_kind() -> str:
   if _elsewhere:
     return _elsewhere[1]
   return jax.devices()[0].device_kind
+
+
+def compute_capability() -> str | None:
+  """Of the default device, such as '9.0'; None for other than NVIDIA's."""
+  if _elsewhere:
+    return _elsewhere[2]
+  return getattr(jax.devices()[0], 'compute_capability', None)
 
 
 def allows_coarse_products() -> bool:

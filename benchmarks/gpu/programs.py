@@ -99,8 +99,14 @@ def kernel(name: str, static: dict):
       lengths, None, None, get('query_time'), get('time'), None, None
     )
     call = gpu_plan.call_of(tensors, context)
-    kind, cuda = dispatch.device_kind(), dispatch.platform() == 'cuda'
-    launch = gpu_plan.launch(name, spec, call, kind, cuda)
+    launch = gpu_plan.launch(
+      name,
+      spec,
+      call,
+      dispatch.device_kind(),
+      dispatch.platform() == 'cuda',
+      dispatch.compute_capability(),
+    )
     given = gpu.inputs_of(spec, tensors, context)
     if name != 'forward':
       sums = given[4][:1]  # silu reads no sums

@@ -94,7 +94,13 @@ def work(case, args):
 
   kind = jax.devices()[0].device_kind
   # For this device, whose own sizes (tuned.json) come before all others.
-  options = blocks.lookup('triton', kind, case['width'], case['width'])
+  options = blocks.lookup(
+    'triton',
+    kind,
+    case['width'],
+    case['width'],
+    blocks.class_here('triton'),
+  )
   options[name_sizes(case)] = _options(case['sizes'])
   blocks.use('triton', kind, case['width'], options)
   padded = 8192 if args.rehearse else measure.PADDED_TOKENS
@@ -135,7 +141,8 @@ def use_best(folder: str) -> None:
     if row.get('ms') and row['ms'] < best.get(key, {}).get('ms', math.inf):
       best[key] = row
   for (width, name), row in best.items():
-    options = blocks.lookup('triton', row['device'], width, width)
+    here = blocks.class_here('triton')
+    options = blocks.lookup('triton', row['device'], width, width, here)
     options[name] = _options(row['sizes'])
     blocks.save('triton', row['device'], width, options)
     blocks.use('triton', row['device'], width, options)

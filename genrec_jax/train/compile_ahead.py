@@ -99,8 +99,11 @@ def compile_step(
   devices = _find_devices(name, shape)
   config, tx = experiment.build_optimizer(config, data)
   mesh = mesh_lib.arrange(devices, **shape)
-  platform, kind = devices[0].platform, devices[0].device_kind
-  with dispatch.compiling_for(platform, kind):
+  kind = devices[0].device_kind
+  # JAX calls the GPUs of all vendors alike; what is compiled for them differs.
+  platform = dispatch.platform() if name == HERE else devices[0].platform
+  capability = dispatch.compute_capability() if name == HERE else None
+  with dispatch.compiling_for(platform, kind, capability):
     runtime = MeshRuntime(config, task, tx, extensions, mesh=mesh)
     batch = _describe_batch(config, data, runtime)
     began = time.monotonic()

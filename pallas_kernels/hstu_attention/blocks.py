@@ -9,6 +9,8 @@ here.
 import json
 import pathlib
 
+from pallas_kernels import dispatch
+
 TUNED = pathlib.Path(__file__).with_name('tuned.json')
 
 
@@ -20,8 +22,13 @@ def _triton(
   )
 
 
-# (backend, kind of device, 'rocm' or 'default') -> options of the backend, or
-# where they depend on the width of the heads: widest head -> options.
+# Compute capabilities of NVIDIA's that give a program 99 KiB of shared memory:
+# A10, L4, the cards for workstations. Others have 163 KiB and more.
+SMALL = ('8.6', '8.9', '12.0', '12.1')
+
+# (backend, kind of device or class of devices) -> options of the backend, or
+# where they depend on the width of the heads: widest head -> options. Classes
+# are 'default' and those of `gpu_class`.
 TABLE = {
   ('pallas_tpu', 'default'): {'block_q': 256, 'block_k': 256},
   # Interpreted on the CPU, where a test wants several blocks of few tokens.
@@ -102,21 +109,81 @@ TABLE = {
   },
 }
 
+# For 16 bits alone, as 'small' is. A product has 64 rows at least: by what
+# benchmarks/gpu_roofline.py predicts, of the sizes without spills but for those
+# of keys, where the others take longer.
+TABLE['triton', 'hopper'] = TABLE['triton', 'default'] | {
+  256: {
+    'forward': _triton(128, 32, 8, 2),
+    'backward_queries': _triton(128, 32, 8, 2),
+    'backward_keys': _triton(32, 64, 8, 2),
+    'backward_bias': _triton(64, 64, 8, 1),
+  }
+}
+# What fits; nothing was timed on such a GPU.
+_DEFAULT = TABLE['triton', 'default']
+TABLE['triton', 'small'] = _DEFAULT | {
+  128: _DEFAULT[128] | {'backward_bias': _triton(64, 64, 8, 2)},
+  256: {
+    'forward': _triton(64, 32, 8, 2),
+    'backward_queries': _triton(64, 32, 8, 1),
+    'backward_keys': _triton(32, 32, 8, 2),
+    'backward_bias': _triton(32, 32, 4, 2),
+  },
+}
 
-def lookup(backend: str, device_kind: str, dqk: int, dv: int) -> dict:
-  """Options for a device; those of 'default' where it has no entry.
+
+def gpu_class(cuda: bool, capability: str | None, dtype: str) -> str:
+  """The class of a GPU whose kind has no sizes of its own.
+
+  >>> gpu_class(True, '9.0', 'bfloat16'), gpu_class(True, '8.9', 'bfloat16')
+  ('hopper', 'small')
+
+  Args:
+    cuda: whether it is NVIDIA's.
+    capability: its compute capability, None where that is not known.
+    dtype: of queries and keys.
+  """
+  if not cuda:
+    return 'rocm'
+  if dtype == 'float32':
+    return 'default'  # its tiles are small enough for all
+  if capability in SMALL:
+    return 'small'
+  return 'hopper' if capability == '9.0' else 'default'
+
+
+def class_here(backend: str, dtype: str = 'bfloat16') -> str:
+  """The class of the default device, as `lookup` takes it."""
+  if backend != 'triton':
+    return 'default'
+  cuda = dispatch.platform() == 'cuda'
+  return gpu_class(cuda, dispatch.compute_capability(), dtype)
+
+
+def lookup(
+  backend: str,
+  device_kind: str,
+  dqk: int,
+  dv: int,
+  device_class: str = 'default',
+) -> dict:
+  """Options for a device; those of its class where it has none of its own.
 
   Args:
     backend: name in `api.BACKENDS`.
     device_kind: as JAX names it, such as 'TPU v5e'.
     dqk: width of a query and key, per head.
     dv: width of a value, per head.
+    device_class: 'default', or from `gpu_class`.
   """
-  # A device without measured sizes takes those that are safe anywhere.
-  for kind in (device_kind, 'default'):
-    if (backend, kind) in TABLE:
-      return dict(_by_width(TABLE[backend, kind], max(dqk, dv)))
-  raise KeyError(f'no block sizes for the backend {backend!r}.')
+  usual = TABLE.get((backend, device_class))
+  own = TABLE.get((backend, device_kind), usual)
+  if own is None:
+    raise KeyError(f'no block sizes for the backend {backend!r}.')
+  if usual and any(isinstance(key, int) for key in own):
+    own = usual | own
+  return dict(_by_width(own, max(dqk, dv)))
 
 
 def use(backend: str, device_kind: str, width: int, options: dict) -> None:
@@ -128,9 +195,7 @@ def use(backend: str, device_kind: str, width: int, options: dict) -> None:
     width: the widest head that the options are for.
     options: block sizes, as in `TABLE`.
   """
-  # Keeps the other widths of the device, which nobody has measured anew.
-  known = TABLE.get((backend, device_kind)) or TABLE.get((backend, 'default'))
-  known = {w: o for w, o in (known or {}).items() if isinstance(w, int)}
+  known = TABLE.get((backend, device_kind), {})
   TABLE[backend, device_kind] = {**known, width: options}
 
 

@@ -56,8 +56,14 @@ def kernel_of(name: str):
 
 
 def _launch(name: str, spec: Spec, call: gpu_plan.CallShapes, *inputs):
-  cuda = dispatch.platform() == 'cuda'
-  launch = gpu_plan.launch(name, spec, call, dispatch.device_kind(), cuda)
+  launch = gpu_plan.launch(
+    name,
+    spec,
+    call,
+    dispatch.device_kind(),
+    dispatch.platform() == 'cuda',
+    dispatch.compute_capability(),
+  )
   return triton_call.run(kernel_of(name), launch, *inputs)
 
 

@@ -148,7 +148,12 @@ def call_of(tensors, context) -> CallShapes:
 
 
 def launch(
-  kernel: str, spec: Spec, call: CallShapes, device_kind: str, cuda: bool
+  kernel: str,
+  spec: Spec,
+  call: CallShapes,
+  device_kind: str,
+  cuda: bool,
+  capability: str | None = None,
 ) -> triton_call.Launch:
   """How to launch one of `KERNELS`.
 
@@ -158,15 +163,17 @@ def launch(
     call: shapes of the call.
     device_kind: kind of the device whose block sizes to take.
     cuda: whether the device is NVIDIA's.
+    capability: its compute capability, None where that is not known.
   """
   # The table is made for bfloat16. Float32 has twice the bytes, and exact
   # products of it hold their operands in registers.
   numbers = 4 if call.dtype == 'float32' else 1
-  # The default sizes need more shared memory than AMD has.
-  if not cuda and ('triton', device_kind) not in blocks.TABLE:
-    device_kind = 'rocm'
   by_kernel = blocks.lookup(
-    'triton', device_kind, call.dqk * numbers, call.dv * numbers
+    'triton',
+    device_kind,
+    call.dqk * numbers,
+    call.dv * numbers,
+    blocks.gpu_class(cuda, capability, call.dtype),
   )
   sizes = by_kernel[kernel]
   if call.positions or call.buckets:

@@ -35,6 +35,7 @@ def test_the_fastest_is_kept_and_used(monkeypatch, tmp_path, rows):
 
 def test_kernels_are_tuned_one_by_one(monkeypatch, tmp_path):
   monkeypatch.setattr(tune_blocks.dispatch, 'device_kind', lambda: 'Any GPU')
+  monkeypatch.setattr(tune_blocks.dispatch, 'platform', lambda: 'cuda')
   calls = []
 
   def measure(backend, width, backward, biased, args):

@@ -321,6 +321,57 @@ def test_block_sizes_follow_the_wider_of_the_heads(width, expected):
   assert blocks.lookup('triton', 'NVIDIA X', 8, width) == entry[expected]
 
 
+@pytest.mark.parametrize(
+  ('cuda', 'capability', 'expected'),
+  [
+    (True, '9.0', 'hopper'),
+    (True, '8.0', 'default'),
+    (True, '10.0', 'default'),
+    (True, None, 'default'),
+    (True, '8.6', 'small'),
+    (True, '8.9', 'small'),
+    (True, '12.0', 'small'),
+    (False, 'gfx942', 'rocm'),
+    (False, None, 'rocm'),
+  ],
+)
+def test_block_sizes_follow_the_chip(monkeypatch, cuda, capability, expected):
+  spec = Spec(512, 512, 'silu', 1.0, 1.0, 0, None, 0, 0.0)
+  call = gpu_plan.CallShapes(
+    4, 2048, 2048, 2, 256, 256, 'bfloat16', 1023, 0, False, False
+  )
+  sizes = blocks.TABLE['triton', expected][256]['backward_queries']
+
+  def used(kind):
+    return gpu_plan.launch(
+      'backward_queries', spec, call, kind, cuda, capability
+    )
+
+  plan = used('NVIDIA X')
+  assert plan.constants.block_q == sizes['block_q']
+  assert plan.constants.block_k == sizes['block_k']
+  assert plan.warps == sizes['warps']
+  if cuda:
+    # Four times as wide: the sizes of float32 are the same everywhere.
+    float32 = gpu_plan.launch(
+      'backward_queries',
+      spec,
+      call._replace(dtype='float32', dqk=64, dv=64),
+      'NVIDIA X',
+      cuda,
+      capability,
+    )
+    usual = blocks.TABLE['triton', 'default'][256]['backward_queries']
+    assert float32.constants.block_q == usual['block_q']
+  # What was measured on a device comes first, for its widths alone.
+  monkeypatch.setattr(blocks, 'TABLE', dict(blocks.TABLE))
+  tuned = {'backward_queries': sizes | {'warps': 2}}
+  blocks.use('triton', 'NVIDIA X', 256, tuned)
+  assert used('NVIDIA X').warps == 2
+  blocks.use('triton', 'NVIDIA Y', 64, tuned)
+  assert used('NVIDIA Y') == plan
+
+
 def test_more_than_int32_counts_is_refused():
   call = gpu_plan.CallShapes(
     1, 2**20, 2**20, 8, 256, 256, 'bfloat16', 0, 0, False, False
