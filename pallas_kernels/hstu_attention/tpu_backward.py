@@ -13,7 +13,12 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.hstu_attention import tpu_grid, tpu_layout, tpu_tile
+from pallas_kernels.hstu_attention import (
+  tpu_grid,
+  tpu_heads,
+  tpu_layout,
+  tpu_tile,
+)
 from pallas_kernels.hstu_attention.spec import Spec
 from pallas_kernels.hstu_attention.tpu_layout import KernelPlan, TokenPlaces
 from pallas_kernels.hstu_attention.tpu_tile import LANES, SUBLANES, Tile
@@ -35,20 +40,24 @@ def backward(
     plan: block sizes.
     operands: as given to `tpu.forward`.
     call: as given to `tpu.forward`.
-    out: `[H, R, dv]` output of softmax; None for SiLU.
-    lse: `[H, R]` logarithms of the sums of softmax; None for SiLU.
-    grad: `[H, R, dv]` gradient of the output.
+    out: output of softmax, packed like the values; None for SiLU.
+    lse: logarithms of the sums of softmax, as from `tpu.forward`; None for
+      SiLU.
+    grad: gradient of the output, packed.
   """
-  real = (call.queries[:, tpu_layout.SEGMENT] > 0)[None, :, None]
+  real = (call.queries[:, tpu_layout.SEGMENT] > 0)[:, None]
   # NaN in padding rows would reach the sums over queries.
   grad = jnp.where(real, grad.astype(jnp.float32), 0.0)
   scale = call.queries[:, tpu_layout.SCALE]
-  scale = lax.bitcast_convert_type(scale, jnp.float32)[None, :, None]
+  scale = lax.bitcast_convert_type(scale, jnp.float32)[:, None]
   stats = None
   if spec.mode == 'softmax':
     # The gradient of a softmax subtracts, for each query, the sum of its
     # weights times their gradients, which equals dout . out.
-    stats = jnp.stack([lse, jnp.sum(grad * out.astype(jnp.float32), 2)], 2)
+    heads = plan.heads
+    shape = (-1, heads.groups, heads.together, heads.dv)
+    delta = jnp.sum((grad * out.astype(jnp.float32)).reshape(shape), 3)
+    stats = jnp.concatenate([lse, jnp.swapaxes(delta, 0, 1)], 2)
   # The scale is the same for all weights of a query: as well here as there.
   dout = (grad * scale).astype(operands['v'].dtype)
   return _by_query(spec, plan, operands, call, dout, stats) | _by_key(
@@ -63,12 +72,13 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
   q = operands['q']
   # The own side of this kernel is the queries: blocks of dout follow those of
   # q.
-  inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(dout.shape[2])}
+  heads = plan.heads
+  inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(heads.together * heads.dv)}
   if stats is not None:
     inputs['stats'] = stats
-    in_specs['stats'] = side.query_spec(2)
+    in_specs['stats'] = side.stats_spec(stats.shape[2])
   out_shape = {'q': jax.ShapeDtypeStruct(q.shape, q.dtype)}
-  out_specs = {'q': side.query_spec(q.shape[2])}
+  out_specs = {'q': side.in_specs['q']}
   groups, parts, _ = side.grid
 
   def table(name, *shape):
@@ -94,7 +104,7 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
       in_specs=[side.in_specs | in_specs],
       out_specs=out_specs,
       scratch_shapes=[
-        pltpu.VMEM((plan.heads, plan.block_q, q.shape[2]), jnp.float32)
+        pltpu.VMEM(side.in_specs['q'].block_shape, jnp.float32)
       ],
     ),
     out_shape=out_shape,
@@ -134,19 +144,23 @@ def _by_query_kernel(
     )
     # Both biases are shared by the heads, so their gradients are, too.
     shared = None
-    for h in range(plan.heads):
-      q, k, v = (inputs[name][h] for name in 'qkv')
-      s = tpu_tile.scores(spec, tile, q, k)
+    for h in range(plan.heads.together):
+      of_keys, of_values = plan.lanes(h)
+      q, k = (tpu_heads.read(inputs[name], of_keys) for name in 'qk')
+      s = tpu_tile.scores(spec, tile, tpu_heads.isolate(of_keys, q), k)
       # By the chain: out = weights . v, dropout between them.
-      dweights = tpu_tile.dot(inputs['dout'][h], v, 1, 1)
-      head = group * plan.heads + h
+      dout, v = (tpu_heads.read(inputs[name], of_values) for name in ('dout', 'v'))
+      dweights = tpu_tile.dot(tpu_heads.isolate(of_values, dout), v, 1, 1)
+      head = group * plan.heads.together + h
       dweights = tpu_tile.apply_dropout(spec, tile, seed[0], head, dweights)
       stats = ()
       if spec.mode == 'softmax':
-        stats = (inputs['stats'][h][:, :1], inputs['stats'][h][:, 1:])
+        stats = [inputs['stats'][0, :, n : n + 1] for n in (h, plan.heads.together + h)]
       _, ds = _weights_and_gradient(tile, s, dweights, *stats)
       # alpha is left to the end: once for a block, not for each tile.
-      total[h] += tpu_tile.dot(ds.astype(k.dtype), k, 1, 0)
+      k = tpu_heads.isolate(of_keys, k)
+      dq = tpu_tile.dot(ds.astype(k.dtype), k, 1, 0)
+      tpu_heads.add(total, of_keys, dq)
       if tables:
         shared = ds if shared is None else shared + ds
     if 'position' in outputs:
@@ -164,24 +178,22 @@ def _by_query_kernel(
 def _by_key(spec, plan, operands, call, dout, stats) -> dict:
   side = tpu_grid.by_key(plan, operands, call)
   k, v = operands['k'], operands['v']
-  inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(dout.shape[2])}
+  heads = plan.heads
+  inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(heads.together * heads.dv)}
   if stats is not None:
     # Queries run along the lanes here, and so do their numbers.
     inputs['stats'] = jnp.swapaxes(stats, 1, 2)
-    block = side.query_spec(2).index_map
-    in_specs['stats'] = pl.BlockSpec(
-      (plan.heads, 2, plan.block_q), lambda g, *rest: (g, 0, block(g, *rest)[1])
-    )
+    in_specs['stats'] = side.stats_spec(stats.shape[2])
   out_shape = {
     n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in (('k', k), ('v', v))
   }
-  out_specs = {n: side.key_spec(x.shape[2]) for n, x in (('k', k), ('v', v))}
+  out_specs = {n: side.in_specs[n] for n in 'kv'}
   if plan.targets:
-    shape = (side.grid[0], k.shape[1], 1)
+    shape = (heads.groups, k.shape[0], 1)
     out_shape['targets'] = jax.ShapeDtypeStruct(shape, jnp.float32)
-    own = side.key_spec(1).index_map
+    own = side.in_specs['k'].index_map
     out_specs['targets'] = pl.BlockSpec(
-      (1, plan.block_k, 1), lambda g, *rest: (g, own(g, *rest)[1], 0)
+      (1, plan.block_k, 1), lambda g, *rest: (g, own(g, *rest)[0], 0)
     )
   grads = pl.pallas_call(
     functools.partial(_by_key_kernel, spec, plan),
@@ -192,8 +204,8 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
       out_specs=out_specs,
       scratch_shapes=[
         {
-          n: pltpu.VMEM((plan.heads, plan.block_k, x.shape[2]), jnp.float32)
-          for n, x in (('k', k), ('v', v))
+          n: pltpu.VMEM(spec.block_shape, jnp.float32)
+          for n, spec in (('k', out_specs['k']), ('v', out_specs['v']))
         }
       ],
     ),
@@ -231,20 +243,27 @@ def _by_key_kernel(
       True,
     )
     shared = None
-    for h in range(plan.heads):
-      q, k, v, dout = (inputs[name][h] for name in ('q', 'k', 'v', 'dout'))
+    for h in range(plan.heads.together):
+      of_keys, of_values = plan.lanes(h)
+      q = tpu_heads.isolate(of_keys, tpu_heads.read(inputs['q'], of_keys))
+      k = tpu_heads.read(inputs['k'], of_keys)
+      dout = tpu_heads.read(inputs['dout'], of_values)
+      dout = tpu_heads.isolate(of_values, dout)
+      v = tpu_heads.read(inputs['v'], of_values)
       s = tpu_tile.scores(spec, tile, k, q)
-      head = group * plan.heads + h
+      head = group * plan.heads.together + h
       dweights = tpu_tile.dot(v, dout, 1, 1)
       dweights = tpu_tile.apply_dropout(spec, tile, seed[0], head, dweights)
       stats = ()
       if spec.mode == 'softmax':
-        stats = (inputs['stats'][h][:1], inputs['stats'][h][1:])
+        stats = [inputs['stats'][0, n : n + 1] for n in (h, plan.heads.together + h)]
       weights, ds = _weights_and_gradient(tile, s, dweights, *stats)
       # dv needs the weights as the forward pass used them, ds those before.
       weights = tpu_tile.apply_dropout(spec, tile, seed[0], head, weights)
-      total['v'][h] += tpu_tile.dot(weights.astype(v.dtype), dout, 1, 0)
-      total['k'][h] += tpu_tile.dot(ds.astype(q.dtype), q, 1, 0)
+      dv = tpu_tile.dot(weights.astype(v.dtype), dout, 1, 0)
+      tpu_heads.add(total['v'], of_values, dv)
+      dk = tpu_tile.dot(ds.astype(q.dtype), q, 1, 0)
+      tpu_heads.add(total['k'], of_keys, dk)
       if plan.targets:
         shared = ds if shared is None else shared + ds
     if plan.targets:

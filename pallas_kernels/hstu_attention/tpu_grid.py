@@ -26,8 +26,10 @@ class Side(NamedTuple):
     scalars: what the kernel gets first, in SMEM.
     inputs: name -> array.
     in_specs: name -> its blocks.
-    query_spec: blocks of `[H, R, width]`, for a width.
-    key_spec: blocks of `[H, K, width]`.
+    query_spec: blocks of `[R, groups * lanes]`, for lanes of a group of heads.
+    key_spec: blocks of `[K, groups * lanes]`.
+    stats_spec: blocks of `[groups, R, numbers]` for the queries, or of
+      `[groups, numbers, R]` if queries run along the lanes.
   """
 
   grid: tuple
@@ -36,6 +38,7 @@ class Side(NamedTuple):
   in_specs: dict[str, pl.BlockSpec]
   query_spec: Callable[[int], pl.BlockSpec]
   key_spec: Callable[[int], pl.BlockSpec]
+  stats_spec: Callable[[int], pl.BlockSpec]
 
 
 def check_room(plan: KernelPlan, operands: dict, copies: int) -> None:
@@ -205,19 +208,25 @@ def _inputs(operands: dict, call: TokenPlaces) -> dict:
 
 
 def _side(plan, pairs, call, inputs, query, key, turned) -> Side:
-  heads = inputs['q'].shape[0]
   _check_pairs(plan, pairs, call)
+  heads = plan.heads
 
-  def per_head(size, block):
-    def spec(width):
-      return pl.BlockSpec(
-        # Groups of heads are the outermost axis of the grid, tokens depend on
-        # the rest.
-        (plan.heads, size, width),
-        lambda g, *rest: (g, block(*rest), 0),
-      )
+  def packed(size, block):
+    def spec(lanes):
+      # Groups of heads are the outermost axis of the grid, tokens depend on
+      # the rest.
+      return pl.BlockSpec((size, lanes), lambda g, *rest: (block(*rest), g))
 
     return spec
+
+  def stats_spec(numbers):
+    if turned:
+      return pl.BlockSpec(
+        (1, numbers, plan.block_q), lambda g, *rest: (g, 0, query(*rest))
+      )
+    return pl.BlockSpec(
+      (1, plan.block_q, numbers), lambda g, *rest: (g, query(*rest), 0)
+    )
 
   def fields(size, block, across):
     if across:
@@ -234,12 +243,12 @@ def _side(plan, pairs, call, inputs, query, key, turned) -> Side:
       x.shape, lambda *_: (0,) * x.ndim, pipeline_mode=pl.Buffered(1)
     )
 
-  query_spec = per_head(plan.block_q, query)
-  key_spec = per_head(plan.block_k, key)
+  query_spec = packed(plan.block_q, query)
+  key_spec = packed(plan.block_k, key)
   in_specs = {
-    'q': query_spec(inputs['q'].shape[2]),
-    'k': key_spec(inputs['k'].shape[2]),
-    'v': key_spec(inputs['v'].shape[2]),
+    'q': query_spec(heads.together * heads.dqk),
+    'k': key_spec(heads.together * heads.dqk),
+    'v': key_spec(heads.together * heads.dv),
     'queries': fields(plan.block_q, query, turned),
     'keys': fields(plan.block_k, key, not turned),
   }
@@ -250,10 +259,11 @@ def _side(plan, pairs, call, inputs, query, key, turned) -> Side:
   # A number known at run time: as many steps as the longer part has pairs.
   steps = jnp.max(pairs.bounds[1:] - pairs.bounds[:-1])
   return Side(
-    (heads // plan.heads, parts, steps),
+    (heads.groups, parts, steps),
     (*pairs, call.shift, call.seed),
     inputs,
     in_specs,
     query_spec,
     key_spec,
+    stats_spec,
   )

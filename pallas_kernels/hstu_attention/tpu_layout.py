@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.hstu_attention import masks
+from pallas_kernels.hstu_attention import masks, tpu_heads
 from pallas_kernels.hstu_attention.spec import Context, Spec
 from pallas_kernels.hstu_attention.tpu_pairs import Pairs, list_pairs
 from pallas_kernels.jagged import api as jagged
@@ -37,7 +37,7 @@ class KernelPlan:
     block_q: query rows at once.
     block_k: keys at once.
     tile: side of a tile of the position bias; divides both.
-    heads: heads at once; they share masks and biases. Divides H.
+    heads: heads at once, and their lanes.
     buckets: size of the time table, 0 for none.
     targets: whether the keys have a position bias for targets.
     interpret: argument of `pl.pallas_call`.
@@ -46,10 +46,18 @@ class KernelPlan:
   block_q: int
   block_k: int
   tile: int
-  heads: int
+  heads: tpu_heads.HeadPlan
   buckets: int
   targets: bool
   interpret: object
+
+  def lanes(self, head: int) -> tuple[tpu_heads.Lanes, tpu_heads.Lanes]:
+    """Where a head of a step lies: its queries and keys, and its values."""
+    heads = self.heads
+    return tuple(
+      tpu_heads.find_lanes(head, width, heads.together * width)
+      for width in (heads.dqk, heads.dv)
+    )
 
 
 class TokenPlaces(NamedTuple):
