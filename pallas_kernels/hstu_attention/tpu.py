@@ -68,17 +68,11 @@ def attention(
   where = tpu_layout.layout(spec, plan, context, q.shape[0], aligned)
   keys = tpu_layout.round_up(k.shape[0], plan.block_k)
   call = tpu_layout.call(spec, plan, context, where, keys)
-  real = jnp.arange(k.shape[0]) < jnp.sum(context.lengths)
-  real = real[:, None]
-  # What padding tokens hold, be it NaN, is gone before any kernel.
   heads = plan.heads
   q, k = (tpu_heads.pack(heads, x, heads.dqk) for x in (q, k))
-  v = tpu_heads.pack(heads, v, heads.dv)
-  operands = {
-    'q': tpu_layout.place_queries(where, q),
-    'k': tpu_layout.pad(jnp.where(real, k, 0), keys),
-    'v': tpu_layout.pad(jnp.where(real, v, 0), keys),
-  }
+  operands = {'q': q, 'k': k, 'v': tpu_heads.pack(heads, v, heads.dv)}
+  if where.source is not None:
+    operands['q'] = tpu_layout.place_queries(where, q)
   if position_bias is not None:
     operands['position'] = tpu_layout.toeplitz(spec, plan, position_bias)
     if plan.targets:
@@ -210,7 +204,7 @@ def forward(spec: Spec, plan: KernelPlan, operands: dict, call: TokenPlaces):
 
 
 def _forward_kernel(
-  spec, plan, codes, bounds, shift, seed, inputs, outputs, scratch
+  spec, plan, codes, bounds, shift, ends, seed, inputs, outputs, scratch
 ):
   group, step = pl.program_id(0), tpu_grid.read_step(codes, bounds)
 
@@ -232,6 +226,7 @@ def _forward_kernel(
       tpu_grid.distance(plan, step.own, step.other, shift),
       turned=False,
     )
+    real = tpu_grid.find_real(plan.block_k, step.other, ends[1])
     for h in range(plan.heads.together):
       of_keys, of_values = plan.lanes(h)
       q = tpu_heads.isolate(of_keys, tpu_heads.read(inputs['q'], of_keys))
@@ -243,7 +238,8 @@ def _forward_kernel(
         weights = _softmax_step(tile.mask, s, scratch, h, of_values)
       head = group * plan.heads.together + h
       weights = tpu_tile.apply_dropout(spec, tile, seed[0], head, weights)
-      v = tpu_heads.isolate(of_values, tpu_heads.read(inputs['v'], of_values))
+      v = tpu_heads.read(inputs['v'], of_values)
+      v = tpu_heads.isolate(of_values, v, rows=real)
       # In float32 over all steps; rounded once, when it is written.
       out = tpu_tile.dot(weights.astype(v.dtype), v, 1, 0)
       tpu_heads.add(scratch['sum'], of_values, out)

@@ -45,10 +45,12 @@ def backward(
       SiLU.
     grad: gradient of the output, packed.
   """
-  real = (call.queries[:, tpu_layout.SEGMENT] > 0)[:, None]
+  # Rows of the fields fill a block, those of the arrays need not.
+  queries = call.queries[: len(grad)]
+  real = (queries[:, tpu_layout.SEGMENT] > 0)[:, None]
   # NaN in padding rows would reach the sums over queries.
   grad = jnp.where(real, grad.astype(jnp.float32), 0.0)
-  scale = call.queries[:, tpu_layout.SCALE]
+  scale = queries[:, tpu_layout.SCALE]
   scale = lax.bitcast_convert_type(scale, jnp.float32)[:, None]
   stats = None
   if spec.mode == 'softmax':
@@ -121,7 +123,7 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
 
 
 def _by_query_kernel(
-  spec, plan, codes, bounds, shift, seed, inputs, outputs, total
+  spec, plan, codes, bounds, shift, ends, seed, inputs, outputs, total
 ):
   group, step = pl.program_id(0), tpu_grid.read_step(codes, bounds)
   tables = [outputs[name] for name in ('position', 'time') if name in outputs]
@@ -144,6 +146,7 @@ def _by_query_kernel(
     )
     # Both biases are shared by the heads, so their gradients are, too.
     shared = None
+    real = tpu_grid.find_real(plan.block_k, step.other, ends[1])
     for h in range(plan.heads.together):
       of_keys, of_values = plan.lanes(h)
       q, k = (tpu_heads.read(inputs[name], of_keys) for name in 'qk')
@@ -158,7 +161,7 @@ def _by_query_kernel(
         stats = [inputs['stats'][0, :, n : n + 1] for n in (h, plan.heads.together + h)]
       _, ds = _weights_and_gradient(tile, s, dweights, *stats)
       # alpha is left to the end: once for a block, not for each tile.
-      k = tpu_heads.isolate(of_keys, k)
+      k = tpu_heads.isolate(of_keys, k, rows=real)
       dq = tpu_tile.dot(ds.astype(k.dtype), k, 1, 0)
       tpu_heads.add(total, of_keys, dq)
       if tables:
@@ -189,7 +192,7 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
   }
   out_specs = {n: side.in_specs[n] for n in 'kv'}
   if plan.targets:
-    shape = (heads.groups, k.shape[0], 1)
+    shape = (heads.groups, len(call.keys), 1)
     out_shape['targets'] = jax.ShapeDtypeStruct(shape, jnp.float32)
     own = side.in_specs['k'].index_map
     out_specs['targets'] = pl.BlockSpec(
@@ -220,7 +223,7 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
 
 
 def _by_key_kernel(
-  spec, plan, codes, bounds, shift, seed, inputs, outputs, total
+  spec, plan, codes, bounds, shift, ends, seed, inputs, outputs, total
 ):
   group, step = pl.program_id(0), tpu_grid.read_step(codes, bounds)
 
@@ -243,12 +246,14 @@ def _by_key_kernel(
       True,
     )
     shared = None
+    real = tpu_grid.find_real(plan.block_q, step.other, ends[0])
     for h in range(plan.heads.together):
       of_keys, of_values = plan.lanes(h)
-      q = tpu_heads.isolate(of_keys, tpu_heads.read(inputs['q'], of_keys))
+      q = tpu_heads.read(inputs['q'], of_keys)
+      q = tpu_heads.isolate(of_keys, q, rows=real)
       k = tpu_heads.read(inputs['k'], of_keys)
       dout = tpu_heads.read(inputs['dout'], of_values)
-      dout = tpu_heads.isolate(of_values, dout)
+      dout = tpu_heads.isolate(of_values, dout, rows=real)
       v = tpu_heads.read(inputs['v'], of_values)
       s = tpu_tile.scores(spec, tile, k, q)
       head = group * plan.heads.together + h
@@ -297,4 +302,5 @@ def _weights_and_gradient(tile: Tile, s, dweights, lse=None, delta=None):
     ds = dweights * (gate + weights * (1.0 - gate))
     return jnp.where(tile.mask, weights, 0.0), jnp.where(tile.mask, ds, 0.0)
   weights = jnp.where(tile.mask, jnp.exp(s - lse), 0.0)
-  return weights, weights * (dweights - delta)
+  # Where nothing is seen, dweights and delta may be anything.
+  return weights, jnp.where(tile.mask, weights * (dweights - delta), 0.0)

@@ -189,6 +189,21 @@ def distance(plan: KernelPlan, i, j, shift):
   return j * per_key - i * per_query - shift[i]
 
 
+def find_real(block: int, number, end) -> jax.Array:
+  """Which rows of a block hold numbers, `[block, 1]`.
+
+  Whatever a caller left in its padding, and whatever memory holds behind the
+  end of an array, would reach sums as 0 * NaN.
+
+  Args:
+    block: rows of a block.
+    number: of the block.
+    end: rows of the array that hold numbers, the first ones.
+  """
+  row = jax.lax.broadcasted_iota(jnp.int32, (block, 1), 0)
+  return row < end - number * block
+
+
 def compiler_params() -> pltpu.CompilerParams:
   """Parameters of the compiler."""
   return pltpu.CompilerParams(
@@ -260,7 +275,7 @@ def _side(plan, pairs, call, inputs, query, key, turned) -> Side:
   steps = jnp.max(pairs.bounds[1:] - pairs.bounds[:-1])
   return Side(
     (heads.groups, parts, steps),
-    (*pairs, call.shift, call.seed),
+    (*pairs, call.shift, call.ends, call.seed),
     inputs,
     in_specs,
     query_spec,

@@ -143,17 +143,22 @@ def add(ref, lanes: Lanes, x) -> None:
   ref[:, lanes.first : lanes.end] += x
 
 
-def isolate(lanes: Lanes, x, others=0.0) -> jax.Array:
+def isolate(lanes: Lanes, x, others=0.0, rows=None) -> jax.Array:
   """`x`, with `others` in place of the neighbours.
 
   Args:
     lanes: of the head.
     x: `[rows, end - first]`, or a column of it.
     others: a number, or such an array.
+    rows: `[rows, 1]` the rows to keep; None for all.
   """
   shape = (x.shape[0], lanes.end - lanes.first)
-  if (lanes.low, lanes.high) == (0, shape[1]):
+  is_own = rows
+  if (lanes.low, lanes.high) != (0, shape[1]):
+    lane = lax.broadcasted_iota(jnp.int32, shape, 1)
+    is_own = (lane >= lanes.low) & (lane < lanes.high)
+    if rows is not None:
+      is_own &= rows
+  if is_own is None:
     return x
-  lane = lax.broadcasted_iota(jnp.int32, shape, 1)
-  is_own = (lane >= lanes.low) & (lane < lanes.high)
   return jnp.where(is_own, x, jnp.asarray(others, x.dtype))

@@ -69,6 +69,7 @@ class TokenPlaces(NamedTuple):
     by_query: query blocks with the key blocks that they see.
     by_key: key blocks with the query blocks that see them.
     shift: tiles by which a query block's tokens are ahead of its rows.
+    ends: `[2]` how many rows of the queries hold numbers, and how many keys.
     seed: `[1]` bits of the dropout seed.
   """
 
@@ -77,6 +78,7 @@ class TokenPlaces(NamedTuple):
   by_query: Pairs
   by_key: Pairs
   shift: jax.Array
+  ends: jax.Array
   seed: jax.Array
 
 
@@ -226,12 +228,16 @@ def call(
   shift = jnp.max(token.reshape(-1, plan.block_q), 1) // plan.tile
   seed = context.dropout_seed
   seed = jnp.zeros((), jnp.uint32) if seed is None else seed
+  tokens = jnp.sum(context.lengths, dtype=jnp.int32)
+  # Rows that were gathered are zero where they hold no query.
+  asking = tokens if where.source is None else jnp.int32(where.rows)
   return TokenPlaces(
     queries,
     _stack((key.segment + 1, key.order, key.token, pad(time, keys))),
     by_query,
     by_key,
     shift,
+    jnp.stack((asking, tokens)),
     lax.bitcast_convert_type(seed.astype(jnp.uint32), jnp.int32)[None],
   )
 

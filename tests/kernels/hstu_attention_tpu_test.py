@@ -20,6 +20,7 @@ from pallas_kernels.hstu_attention import (
   masks,
   shapes,
   tpu,
+  tpu_heads,
   tpu_layout,
   tpu_pairs,
 )
@@ -33,7 +34,7 @@ PLAN = tpu_layout.KernelPlan(
   block_q=16,
   block_k=8,
   tile=8,
-  heads=1,
+  heads=tpu_heads.HeadPlan(1, 1, 8, 8),
   buckets=0,
   targets=False,
   interpret=True,
