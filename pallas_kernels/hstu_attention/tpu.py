@@ -72,7 +72,7 @@ def attention(
   q, k = (tpu_heads.pack(heads, x, heads.dqk) for x in (q, k))
   operands = {'q': q, 'k': k, 'v': tpu_heads.pack(heads, v, heads.dv)}
   if where.source is not None:
-    operands['q'] = tpu_layout.place_queries(where, q)
+    operands['q'] = tpu_layout.place_queries(where, q, axis=0)
   if position_bias is not None:
     operands['position'] = tpu_layout.toeplitz(spec, plan, position_bias)
     if plan.targets:
@@ -221,8 +221,8 @@ def _forward_kernel(
       spec,
       plan,
       inputs,
-      inputs['queries'],
-      inputs['keys'],
+      inputs['queries'][...],
+      inputs['keys'][...],
       tpu_grid.distance(plan, step.own, step.other, shift),
       turned=False,
     )
@@ -247,7 +247,7 @@ def _forward_kernel(
   @pl.when(step.is_last)
   def _():
     number = tpu_layout.SCALE
-    scale = inputs['queries'][:, number : number + 1]
+    scale = inputs['queries'][...].T[:, number : number + 1]
     scale = lax.bitcast_convert_type(scale, jnp.float32)
     out = scratch['sum'][...] * scale
     if spec.mode == 'softmax':

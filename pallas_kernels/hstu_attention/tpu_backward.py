@@ -46,11 +46,11 @@ def backward(
     grad: gradient of the output, packed.
   """
   # Rows of the fields fill a block, those of the arrays need not.
-  queries = call.queries[: len(grad)]
-  real = (queries[:, tpu_layout.SEGMENT] > 0)[:, None]
+  queries = call.queries[:, : len(grad)]
+  real = (queries[tpu_layout.SEGMENT] > 0)[:, None]
   # NaN in padding rows would reach the sums over queries.
   grad = jnp.where(real, grad.astype(jnp.float32), 0.0)
-  scale = queries[:, tpu_layout.SCALE]
+  scale = queries[tpu_layout.SCALE]
   scale = lax.bitcast_convert_type(scale, jnp.float32)[:, None]
   stats = None
   if spec.mode == 'softmax':
@@ -142,7 +142,13 @@ def _by_query_kernel(
   def _():
     distance = tpu_grid.distance(plan, step.own, step.other, shift)
     tile = tpu_tile.build(
-      spec, plan, inputs, inputs['queries'], inputs['keys'], distance, False
+      spec,
+      plan,
+      inputs,
+      inputs['queries'][...],
+      inputs['keys'][...],
+      distance,
+      turned=False,
     )
     # Both biases are shared by the heads, so their gradients are, too.
     shared = None
@@ -192,7 +198,7 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
   }
   out_specs = {n: side.in_specs[n] for n in 'kv'}
   if plan.targets:
-    shape = (heads.groups, len(call.keys), 1)
+    shape = (heads.groups, call.keys.shape[1], 1)
     out_shape['targets'] = jax.ShapeDtypeStruct(shape, jnp.float32)
     own = side.in_specs['k'].index_map
     out_specs['targets'] = pl.BlockSpec(
@@ -240,10 +246,10 @@ def _by_key_kernel(
       spec,
       plan,
       inputs,
-      inputs['queries'],
-      inputs['keys'],
+      inputs['queries'][...],
+      inputs['keys'][...],
       tpu_grid.distance(plan, step.other, step.own, shift),
-      True,
+      turned=True,
     )
     shared = None
     real = tpu_grid.find_real(plan.block_q, step.other, ends[0])

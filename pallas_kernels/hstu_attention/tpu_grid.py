@@ -88,8 +88,6 @@ def by_query(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
     call: positions and pairs of the tokens.
   """
   inputs = _inputs(operands, call)
-  # Keys run along the lanes of a tile, so their fields are rows.
-  inputs['keys'] = inputs['keys'].T
   return _side(
     plan, call.by_query, call, inputs, query=_own, key=_other, turned=False
   )
@@ -98,7 +96,7 @@ def by_query(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
 def by_key(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
   """A kernel call that walks the query blocks which see each key block.
 
-  Its tiles are `[keys, queries]`, so the fields are turned as well.
+  Its tiles are `[keys, queries]`.
 
   Args:
     plan: block sizes.
@@ -106,7 +104,6 @@ def by_key(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
     call: positions and pairs of the tokens.
   """
   inputs = _inputs(operands, call)
-  inputs['queries'] = inputs['queries'].T
   if 'position' in inputs:
     # Tiles are turned in this kernel, see `tpu_tile`.
     inputs['position'] = jnp.swapaxes(inputs['position'], 1, 2)
@@ -166,7 +163,7 @@ def _check_pairs(plan: KernelPlan, pairs: Pairs, call: TokenPlaces) -> None:
       "lower max_len, or ask for implementation='xla'."
     )
   most = max(
-    call.queries.shape[0] // plan.block_q, call.keys.shape[0] // plan.block_k
+    call.queries.shape[1] // plan.block_q, call.keys.shape[1] // plan.block_k
   )
   if most > tpu_pairs.MAX_BLOCKS:
     raise ValueError(
@@ -218,7 +215,7 @@ def _inputs(operands: dict, call: TokenPlaces) -> dict:
   if 'targets' in operands:
     bias = jax.lax.bitcast_convert_type(operands['targets'], jnp.int32)
     # Bits of a float in a field that is unused without targets.
-    keys = keys.at[:, tpu_layout.TARGET_BIAS].set(bias)
+    keys = keys.at[tpu_layout.TARGET_BIAS].set(bias)
   return inputs | {'queries': call.queries, 'keys': keys}
 
 
@@ -243,13 +240,9 @@ def _side(plan, pairs, call, inputs, query, key, turned) -> Side:
       (1, plan.block_q, numbers), lambda g, *rest: (g, query(*rest), 0)
     )
 
-  def fields(size, block, across):
-    if across:
-      return pl.BlockSpec(
-        (tpu_layout.FIELDS, size), lambda g, *rest: (0, block(*rest))
-      )
+  def fields(size, block):
     return pl.BlockSpec(
-      (size, tpu_layout.FIELDS), lambda g, *rest: (block(*rest), 0)
+      (tpu_layout.FIELDS, size), lambda g, *rest: (0, block(*rest))
     )
 
   def whole(x):
@@ -264,8 +257,8 @@ def _side(plan, pairs, call, inputs, query, key, turned) -> Side:
     'q': query_spec(heads.together * heads.dqk),
     'k': key_spec(heads.together * heads.dqk),
     'v': key_spec(heads.together * heads.dv),
-    'queries': fields(plan.block_q, query, turned),
-    'keys': fields(plan.block_k, key, not turned),
+    'queries': fields(plan.block_q, query),
+    'keys': fields(plan.block_k, key),
   }
   for name in ('position', 'time'):
     if name in inputs:

@@ -87,13 +87,13 @@ def test_each_block_that_is_seen_is_walked_once_from_both_sides(options, tail):
   seen = np.asarray(
     masks.is_visible(
       spec,
-      query[:, None, tpu_layout.TOKEN] == key[None, :, tpu_layout.TOKEN],
-      query[:, None, tpu_layout.ORDER],
-      key[None, :, tpu_layout.ORDER],
-      query[:, None, tpu_layout.LIMIT],
+      query[tpu_layout.TOKEN, :, None] == key[tpu_layout.TOKEN],
+      query[tpu_layout.ORDER, :, None],
+      key[tpu_layout.ORDER],
+      query[tpu_layout.LIMIT, :, None],
     )
   )
-  seen &= query[:, None, tpu_layout.SEGMENT] == key[None, :, tpu_layout.SEGMENT]
+  seen &= query[tpu_layout.SEGMENT, :, None] == key[tpu_layout.SEGMENT]
   blocks = seen.reshape(-1, plan.block_q, CAPACITY // 8, 8).any((1, 3))
   of_query, of_key = list_walks(call.by_query), list_walks(call.by_key)
   # Each pair once, and the same pairs from both sides.
