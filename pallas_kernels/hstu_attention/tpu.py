@@ -197,6 +197,9 @@ def forward(spec: Spec, plan: KernelPlan, operands: dict, call: TokenPlaces):
     ),
     out_shape=out_shape,
     compiler_params=tpu_grid.compiler_params(),
+    cost_estimate=tpu_grid.estimate_cost(
+      plan, side, side.inputs, side.in_specs, out_shape, heads.dqk + heads.dv
+    ),
     interpret=plan.interpret,
     name='hstu_attention_forward',
   )(*side.scalars, side.inputs)
@@ -267,7 +270,9 @@ def _write_sums(plan, scratch, out):
     # A number is in all lanes of its row, so also where it is wanted.
     lse = jnp.where(lane == h, scratch['top'][h] + jnp.log(total), lse)
     _, lanes = plan.lanes(h)
-    divisor = jnp.broadcast_to(total[:, :1], (len(total), lanes.end - lanes.first))
+    divisor = jnp.broadcast_to(
+      total[:, :1], (len(total), lanes.end - lanes.first)
+    )
     pieces[lanes.first] = tpu_heads.isolate(
       lanes, divisor, pieces.get(lanes.first, 1.0)
     )

@@ -72,13 +72,10 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
   tpu_grid.check_room(plan, operands, copies=3)
   side = tpu_grid.by_query(plan, operands, call)
   q = operands['q']
+  heads = plan.heads
   # The own side of this kernel is the queries: blocks of dout follow those of
   # q.
-  heads = plan.heads
-  inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(heads.together * heads.dv)}
-  if stats is not None:
-    inputs['stats'] = stats
-    in_specs['stats'] = side.stats_spec(stats.shape[2])
+  inputs, in_specs = _add_output_gradient(plan, side, dout, stats)
   out_shape = {'q': jax.ShapeDtypeStruct(q.shape, q.dtype)}
   out_specs = {'q': side.in_specs['q']}
   groups, parts, _ = side.grid
@@ -103,23 +100,35 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=len(side.scalars),
       grid=side.grid,
-      in_specs=[side.in_specs | in_specs],
+      in_specs=[in_specs],
       out_specs=out_specs,
-      scratch_shapes=[
-        pltpu.VMEM(side.in_specs['q'].block_shape, jnp.float32)
-      ],
+      scratch_shapes=[pltpu.VMEM(side.in_specs['q'].block_shape, jnp.float32)],
     ),
     out_shape=out_shape,
     compiler_params=tpu_grid.compiler_params(),
+    cost_estimate=tpu_grid.estimate_cost(
+      plan, side, inputs, in_specs, out_shape, 2 * heads.dqk + heads.dv
+    ),
     interpret=plan.interpret,
     name='hstu_attention_backward_by_query',
-  )(*side.scalars, side.inputs | inputs)
+  )(*side.scalars, inputs)
   if 'position' in grads:
     # Groups of heads and parts run in parallel and have a table each.
     grads['position'] = grads['position'].sum(0)
   if 'time' in grads:
     grads['time'] = grads['time'].sum((0, 2, 3))[None]
   return grads
+
+
+def _add_output_gradient(plan, side, dout, stats) -> tuple[dict, dict]:
+  """The inputs of a call, with those that backward adds, and their blocks."""
+  inputs = side.inputs | {'dout': dout}
+  lanes = plan.heads.together * plan.heads.dv
+  in_specs = side.in_specs | {'dout': side.query_spec(lanes)}
+  if stats is not None:
+    inputs['stats'] = stats
+    in_specs['stats'] = side.stats_spec(2 * plan.heads.together)
+  return inputs, in_specs
 
 
 def _by_query_kernel(
@@ -158,13 +167,17 @@ def _by_query_kernel(
       q, k = (tpu_heads.read(inputs[name], of_keys) for name in 'qk')
       s = tpu_tile.scores(spec, tile, tpu_heads.isolate(of_keys, q), k)
       # By the chain: out = weights . v, dropout between them.
-      dout, v = (tpu_heads.read(inputs[name], of_values) for name in ('dout', 'v'))
+      dout, v = (
+        tpu_heads.read(inputs[name], of_values) for name in ('dout', 'v')
+      )
       dweights = tpu_tile.dot(tpu_heads.isolate(of_values, dout), v, 1, 1)
       head = group * plan.heads.together + h
       dweights = tpu_tile.apply_dropout(spec, tile, seed[0], head, dweights)
       stats = ()
       if spec.mode == 'softmax':
-        stats = [inputs['stats'][0, :, n : n + 1] for n in (h, plan.heads.together + h)]
+        stats = [
+          inputs['stats'][0, :, n : n + 1] for n in (h, plan.heads.together + h)
+        ]
       _, ds = _weights_and_gradient(tile, s, dweights, *stats)
       # alpha is left to the end: once for a block, not for each tile.
       k = tpu_heads.isolate(of_keys, k, rows=real)
@@ -188,11 +201,10 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
   side = tpu_grid.by_key(plan, operands, call)
   k, v = operands['k'], operands['v']
   heads = plan.heads
-  inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(heads.together * heads.dv)}
   if stats is not None:
     # Queries run along the lanes here, and so do their numbers.
-    inputs['stats'] = jnp.swapaxes(stats, 1, 2)
-    in_specs['stats'] = side.stats_spec(stats.shape[2])
+    stats = jnp.swapaxes(stats, 1, 2)
+  inputs, in_specs = _add_output_gradient(plan, side, dout, stats)
   out_shape = {
     n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in (('k', k), ('v', v))
   }
@@ -209,7 +221,7 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=len(side.scalars),
       grid=side.grid,
-      in_specs=[side.in_specs | in_specs],
+      in_specs=[in_specs],
       out_specs=out_specs,
       scratch_shapes=[
         {
@@ -220,9 +232,12 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
     ),
     out_shape=out_shape,
     compiler_params=tpu_grid.compiler_params(),
+    cost_estimate=tpu_grid.estimate_cost(
+      plan, side, inputs, in_specs, out_shape, 2 * (heads.dqk + heads.dv)
+    ),
     interpret=plan.interpret,
     name='hstu_attention_backward_by_key',
-  )(*side.scalars, side.inputs | inputs)
+  )(*side.scalars, inputs)
   if plan.targets:
     grads['targets'] = grads['targets'][:, :, 0].sum(0)
   return grads
@@ -267,7 +282,9 @@ def _by_key_kernel(
       dweights = tpu_tile.apply_dropout(spec, tile, seed[0], head, dweights)
       stats = ()
       if spec.mode == 'softmax':
-        stats = [inputs['stats'][0, n : n + 1] for n in (h, plan.heads.together + h)]
+        stats = [
+          inputs['stats'][0, n : n + 1] for n in (h, plan.heads.together + h)
+        ]
       weights, ds = _weights_and_gradient(tile, s, dweights, *stats)
       # dv needs the weights as the forward pass used them, ds those before.
       weights = tpu_tile.apply_dropout(spec, tile, seed[0], head, weights)

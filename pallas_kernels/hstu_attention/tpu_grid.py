@@ -1,5 +1,6 @@
 """The grids of the TPU kernels, and the blocks that each step gets."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ class Side(NamedTuple):
     key_spec: blocks of `[K, groups * lanes]`.
     stats_spec: blocks of `[groups, R, numbers]` for the queries, or of
       `[groups, numbers, R]` if queries run along the lanes.
+    pairs: the most pairs of blocks that there may be.
+    others: inputs that each pair reads a block of, whatever was there before.
   """
 
   grid: tuple
@@ -39,6 +42,8 @@ class Side(NamedTuple):
   query_spec: Callable[[int], pl.BlockSpec]
   key_spec: Callable[[int], pl.BlockSpec]
   stats_spec: Callable[[int], pl.BlockSpec]
+  pairs: int
+  others: tuple[str, ...]
 
 
 def check_room(plan: KernelPlan, operands: dict, copies: int) -> None:
@@ -201,6 +206,44 @@ def find_real(block: int, number, end) -> jax.Array:
   return row < end - number * block
 
 
+def estimate_cost(
+  plan: KernelPlan,
+  side: Side,
+  inputs: dict,
+  in_specs: dict,
+  outputs,
+  lanes: int,
+) -> pl.CostEstimate:
+  """What a kernel computes and moves, for XLA to plan what is around it.
+
+  How many pairs of blocks meet is known at run time alone. Taken is half of
+  what the list has room for, which is nearly what there is if all sequences are
+  as long as they may be; of shorter ones, fewer meet.
+
+  Args:
+    plan: block sizes.
+    side: the call.
+    inputs: all of its inputs.
+    in_specs: their blocks.
+    outputs: their shapes.
+    lanes: widths of a head, summed over the products of a pair.
+  """
+  steps = plan.heads.groups * -(-side.pairs // 2)
+  scores = steps * plan.heads.together * plan.block_q * plan.block_k
+
+  def count_bytes(name, x):
+    # Blocks of the own side, and the tables, stay until all steps had them.
+    if name not in side.others:
+      return x.size * x.dtype.itemsize
+    return steps * math.prod(in_specs[name].block_shape) * x.dtype.itemsize
+
+  moved = sum(count_bytes(name, x) for name, x in inputs.items())
+  moved += sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(outputs))
+  return pl.CostEstimate(
+    flops=2 * scores * lanes, transcendentals=scores, bytes_accessed=moved
+  )
+
+
 def compiler_params() -> pltpu.CompilerParams:
   """Parameters of the compiler."""
   return pltpu.CompilerParams(
@@ -274,4 +317,6 @@ def _side(plan, pairs, call, inputs, query, key, turned) -> Side:
     query_spec,
     key_spec,
     stats_spec,
+    len(pairs.codes),
+    ('q', 'dout', 'stats', 'queries') if turned else ('k', 'v', 'keys'),
   )

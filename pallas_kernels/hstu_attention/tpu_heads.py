@@ -60,7 +60,7 @@ def choose(heads: int, dqk: int, dv: int, fit: int) -> HeadPlan:
   >>> choose(2, 25, 130, fit=8)
   HeadPlan(together=2, groups=1, dqk=25, dv=256)
   >>> choose(5, 25, 60, fit=4)
-  HeadPlan(together=2, groups=3, dqk=64, dv=64)
+  HeadPlan(together=4, groups=2, dqk=32, dv=64)
 
   Args:
     heads: number of heads.
@@ -85,9 +85,10 @@ def choose(heads: int, dqk: int, dv: int, fit: int) -> HeadPlan:
     unit *= 2
   # Where values are so wide that few heads fit, narrow keys are filled up.
   widths = (max(width, LANES // unit) for width in widths)
-  # Empty places are computed like heads: few of them, then few steps.
+  # Empty places are computed like heads, and masks and biases once a group,
+  # which is taken to cost as much as a head.
   together = min(
-    range(unit, fit + 1, unit), key=lambda h: (-(-heads // h) * h, -h)
+    range(unit, fit + 1, unit), key=lambda h: (-(-heads // h) * (h + 1), -h)
   )
   return HeadPlan(together, -(-heads // together), *widths)
 
@@ -106,7 +107,8 @@ def pack(plan: HeadPlan, x: jax.Array, width: int) -> jax.Array:
   """`[tokens, H, d] -> [tokens, places * width]`, zeros where nothing is."""
   tokens, heads, d = x.shape
   places = plan.together * plan.groups
-  x = jnp.pad(x, ((0, 0), (0, places - heads), (0, width - d)))
+  if (places, width) != (heads, d):
+    x = jnp.pad(x, ((0, 0), (0, places - heads), (0, width - d)))
   return x.reshape(tokens, places * width)
 
 
