@@ -209,13 +209,19 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
     n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in (('k', k), ('v', v))
   }
   out_specs = {n: side.in_specs[n] for n in 'kv'}
+  scratch = {
+    n: pltpu.VMEM(spec.block_shape, jnp.float32)
+    for n, spec in out_specs.items()
+  }
   if plan.targets:
-    shape = (heads.groups, call.keys.shape[1], 1)
+    shape = (heads.groups, 1, call.keys.shape[1])
     out_shape['targets'] = jax.ShapeDtypeStruct(shape, jnp.float32)
-    own = side.in_specs['k'].index_map
+    own = side.in_specs['keys'].index_map
     out_specs['targets'] = pl.BlockSpec(
-      (1, plan.block_k, 1), lambda g, *rest: (g, own(g, *rest)[0], 0)
+      (1, 1, plan.block_k), lambda g, *rest: (g, *own(g, *rest))
     )
+    lanes = min(LANES, plan.block_q)
+    scratch['targets'] = pltpu.VMEM((plan.block_k, lanes), jnp.float32)
   grads = pl.pallas_call(
     functools.partial(_by_key_kernel, spec, plan),
     grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -223,12 +229,7 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
       grid=side.grid,
       in_specs=[in_specs],
       out_specs=out_specs,
-      scratch_shapes=[
-        {
-          n: pltpu.VMEM(spec.block_shape, jnp.float32)
-          for n, spec in (('k', out_specs['k']), ('v', out_specs['v']))
-        }
-      ],
+      scratch_shapes=[scratch],
     ),
     out_shape=out_shape,
     compiler_params=tpu_grid.compiler_params(),
@@ -239,7 +240,7 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
     name='hstu_attention_backward_by_key',
   )(*side.scalars, inputs)
   if plan.targets:
-    grads['targets'] = grads['targets'][:, :, 0].sum(0)
+    grads['targets'] = grads['targets'][:, 0].sum(0)
   return grads
 
 
@@ -252,8 +253,6 @@ def _by_key_kernel(
   def _():
     for name in total:
       total[name][...] = jnp.zeros_like(total[name])
-    if plan.targets:
-      outputs['targets'][...] = jnp.zeros_like(outputs['targets'])
 
   @pl.when(step.is_seen)
   def _():
@@ -297,7 +296,11 @@ def _by_key_kernel(
     if plan.targets:
       # Queries that are targets share one bias for each key.
       asked = jnp.where(tile.target, shared, 0.0)
-      outputs['targets'][0] += jnp.sum(asked, axis=1, keepdims=True)
+      lanes = total['targets'].shape[1]
+      # Whole vectors are added; their lanes once, at the end.
+      total['targets'][...] += sum(
+        asked[:, at : at + lanes] for at in range(0, plan.block_q, lanes)
+      )
 
   # Also where nobody sees the block, whose gradients are zero.
   @pl.when(step.is_last)
@@ -305,6 +308,10 @@ def _by_key_kernel(
     dk = spec.alpha * total['k'][...]
     outputs['k'][...] = dk.astype(outputs['k'].dtype)
     outputs['v'][...] = total['v'][...].astype(outputs['v'].dtype)
+    if plan.targets:
+      # A row: as a column, each number would take 128 lanes.
+      sums = jnp.sum(total['targets'][...].T, axis=0, keepdims=True)
+      outputs['targets'][0] = sums
 
 
 def _weights_and_gradient(tile: Tile, s, dweights, lse=None, delta=None):
