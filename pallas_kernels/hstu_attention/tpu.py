@@ -4,9 +4,10 @@ Queries and keys are packed, and a grid step takes one block of each and a few
 heads. Which key blocks a query block sees is known before the kernel starts
 (`tpu_layout`), and the grid is as long as the list of all pairs, so the work
 grows with the sum of the squared lengths, and no step is without work but where
-two cores share unequal halves. Scores never leave VMEM; the backward pass
-(`tpu_backward`) computes them again. Masks are those of `masks`, from a few
-integers for each token. The biases:
+two cores share unequal halves. Heads lie side by side, as models have them
+(`tpu_heads`), so nothing is copied for the kernels but odd widths. Scores never
+leave VMEM; the backward pass (`tpu_backward`) computes them again. Masks are
+those of `masks`, from a few integers for each token. The biases:
 
 - by position: the distance of a query and a key of one sequence is the
   difference of their token numbers, so a tile's bias depends on the distance of
