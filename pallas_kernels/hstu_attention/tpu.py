@@ -80,8 +80,8 @@ def attention(
       operands['targets'] = _target_bias(spec, context, position_bias, keys)
   if time_bias is not None:
     # Entries from 128 on belong to differences that cannot occur.
-    row = time_bias[: tpu_tile.LANES].astype(jnp.float32)
-    operands['time'] = tpu_layout.pad(row, tpu_tile.LANES)[None]
+    row = time_bias[: tpu_heads.LANES].astype(jnp.float32)
+    operands['time'] = tpu_layout.pad(row, tpu_heads.LANES)[None]
   out = _attention(spec, plan, operands, call)
   return tpu_heads.unpack(tpu_layout.gather(where, out), heads.dv, *shape)
 
@@ -117,12 +117,10 @@ def make_plan(
   # two sums in float32.
   width = tpu_heads.fill(dqk) + tpu_heads.fill(dv)
   size = (block_q + 2 * block_k) * width * (2 * q.dtype.itemsize + 2)
-  together = tpu_heads.choose(heads, dqk, dv, max(1, HEADS_BYTES // size))
+  packed = tpu_heads.choose(heads, dqk, dv, max(1, HEADS_BYTES // size))
   buckets = 0 if time_bias is None else time_bias.shape[0]
   targets = position_bias is not None and context.targets is not None
-  return KernelPlan(
-    block_q, block_k, tile, together, buckets, targets, interpret
-  )
+  return KernelPlan(block_q, block_k, tile, packed, buckets, targets, interpret)
 
 
 def _target_bias(spec: Spec, context: Context, table, keys: int):

@@ -20,8 +20,9 @@ from pallas_kernels.hstu_attention import (
   tpu_tile,
 )
 from pallas_kernels.hstu_attention.spec import Spec
+from pallas_kernels.hstu_attention.tpu_heads import LANES
 from pallas_kernels.hstu_attention.tpu_layout import KernelPlan, TokenPlaces
-from pallas_kernels.hstu_attention.tpu_tile import LANES, SUBLANES, Tile
+from pallas_kernels.hstu_attention.tpu_tile import SUBLANES, Tile
 
 
 def backward(

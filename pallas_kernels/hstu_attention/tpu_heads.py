@@ -7,7 +7,8 @@ takes all lanes of the registers that hold the head, and zeros in one operand,
 where the other heads are, leave them out: the matrix unit contracts 128 lanes
 whatever the width, and a sum of several heads has each in lanes of its own.
 
-A head that is not finite is not finite in its neighbours either, 0 * inf.
+Where a head holds a number that is not finite, scores of its neighbours are not
+finite either: 0 * inf.
 """
 
 from typing import NamedTuple
@@ -25,7 +26,8 @@ class HeadPlan(NamedTuple):
 
   Attributes:
     together: heads of a step; they share masks and biases.
-    groups: steps for all heads; there may be more places than heads.
+    groups: how many such steps there are for all heads; their last places may
+      be empty.
     dqk: lanes of a query or key, of a head.
     dv: lanes of a value.
   """

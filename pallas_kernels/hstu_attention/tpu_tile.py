@@ -16,9 +16,9 @@ from pallas_kernels.hashing import keep_mask
 from pallas_kernels.hstu_attention import masks, tpu_layout
 from pallas_kernels.hstu_attention.reference import time_bucket
 from pallas_kernels.hstu_attention.spec import Spec
+from pallas_kernels.hstu_attention.tpu_heads import LANES
 from pallas_kernels.hstu_attention.tpu_layout import KernelPlan
 
-LANES = 128
 SUBLANES = 8
 
 

@@ -245,7 +245,7 @@ def test_the_blocks_of_a_tpu_and_heads_in_groups(monkeypatch):
   shape = dataclasses.replace(cases.SHAPE, max_len=300, heads=4)
   arguments = shapes.inputs(shape, sizes=[290, 0, 3, 0, 120, 80], capacity=512)
   arguments |= dict(contextual=2, targets=jnp.array([9, 0, 1, 0, 30, 0]))
-  monkeypatch.setattr(tpu, 'HEADS_BYTES', 4 << 20)
+  monkeypatch.setattr(tpu, 'HEADS_BYTES', 1 << 19)
   attend = interpreted_with(monkeypatch, block_q=256, block_k=256)
   actual, expected = run(arguments, attend), run(arguments)
   for name in expected:
