@@ -111,6 +111,22 @@ KERNELS = {
     ),
     'where': {'sizes': ('128-64-4', '128-128-4', '128-64-8', '128-32-8')},
   },
+  'aot_compile': {
+    'files': ('cpu2/aot_compile',),
+    'columns': (
+      ('shape', 'shape', ''),
+      ('mode', 'mode', ''),
+      ('kernels of', 'kernels_of', ''),
+      ('temporary, MB', 'temp_bytes', 'MB'),
+      ('VMEM of the kernels, MB', 'vmem_bytes', 'MB'),
+      ('around the kernels, MB', 'around_bytes', 'MB'),
+      ('operations there', 'around_flops', '.1e'),
+      ('cycles there', 'around_cycles', ',d'),
+      ('in the kernels, MB', 'kernel_bytes', 'MB'),
+      ('operations in them', 'kernel_flops', '.1e'),
+    ),
+    'where': {'chip': 'v5e', 'dtype': 'bfloat16', 'pass': 'forward+backward'},
+  },
   'aot_compile_tpu_embedding': {
     'files': ('cpu2/aot_compile_tpu_embedding',),
     'columns': (

@@ -4,9 +4,10 @@ Queries and keys are packed, and a grid step takes one block of each and a few
 heads. Which key blocks a query block sees is known before the kernel starts
 (`tpu_layout`), and the grid is as long as the list of all pairs, so the work
 grows with the sum of the squared lengths, and no step is without work but where
-two cores share unequal halves. Scores never leave VMEM; the backward pass
-(`tpu_backward`) computes them again. Masks are those of `masks`, from a few
-integers for each token. The biases:
+two cores share unequal halves. Heads lie side by side, as models have them
+(`tpu_heads`), so nothing is copied for the kernels but odd widths. Scores never
+leave VMEM; the backward pass (`tpu_backward`) computes them again. Masks are
+those of `masks`, from a few integers for each token. The biases:
 
 - by position: the distance of a query and a key of one sequence is the
   difference of their token numbers, so a tile's bias depends on the distance of
@@ -34,6 +35,7 @@ from pallas_kernels.hstu_attention import (
   masks,
   tpu_backward,
   tpu_grid,
+  tpu_heads,
   tpu_layout,
   tpu_tile,
 )
@@ -60,30 +62,28 @@ def attention(
       the kernel's steps on any device.
   """
   q, k, v, position_bias, time_bias = tensors
+  shape = v.shape[1:]
   plan = make_plan(spec, tensors, context, interpret)
   # Only the tiles of the bias need rows and tokens to agree modulo a tile.
   aligned = position_bias is not None
   where = tpu_layout.layout(spec, plan, context, q.shape[0], aligned)
   keys = tpu_layout.round_up(k.shape[0], plan.block_k)
   call = tpu_layout.call(spec, plan, context, where, keys)
-  real = jnp.arange(k.shape[0]) < jnp.sum(context.lengths)
-  real = real[:, None, None]
-  # What padding tokens hold, be it NaN, is gone before any kernel.
-  operands = {
-    'q': _head_major(tpu_layout.place_queries(where, q)),
-    'k': _head_major(tpu_layout.pad(jnp.where(real, k, 0), keys)),
-    'v': _head_major(tpu_layout.pad(jnp.where(real, v, 0), keys)),
-  }
+  heads = plan.heads
+  q, k = (tpu_heads.pack(heads, x, heads.dqk) for x in (q, k))
+  operands = {'q': q, 'k': k, 'v': tpu_heads.pack(heads, v, heads.dv)}
+  if where.source is not None:
+    operands['q'] = tpu_layout.place_queries(where, q, axis=0)
   if position_bias is not None:
     operands['position'] = tpu_layout.toeplitz(spec, plan, position_bias)
     if plan.targets:
       operands['targets'] = _target_bias(spec, context, position_bias, keys)
   if time_bias is not None:
     # Entries from 128 on belong to differences that cannot occur.
-    row = time_bias[: tpu_tile.LANES].astype(jnp.float32)
-    operands['time'] = tpu_layout.pad(row, tpu_tile.LANES)[None]
+    row = time_bias[: tpu_heads.LANES].astype(jnp.float32)
+    operands['time'] = tpu_layout.pad(row, tpu_heads.LANES)[None]
   out = _attention(spec, plan, operands, call)
-  return tpu_layout.gather(where, jnp.swapaxes(out, 0, 1))
+  return tpu_heads.unpack(tpu_layout.gather(where, out), heads.dv, *shape)
 
 
 def make_plan(
@@ -114,20 +114,13 @@ def make_plan(
   block_q = min(block_q, tpu_layout.round_up(q.shape[0], tile))
   block_k = min(block_k, tpu_layout.round_up(k.shape[0], tile))
   # Of a head: q, k, v, dk, dv or dout, dq, twice each for the pipeline, and
-  # two sums in float32; 128 lanes are taken whatever the width.
-  width = sum(tpu_layout.round_up(d, tpu_tile.LANES) for d in (dqk, dv))
+  # two sums in float32.
+  width = tpu_heads.fill(dqk) + tpu_heads.fill(dv)
   size = (block_q + 2 * block_k) * width * (2 * q.dtype.itemsize + 2)
-  fit = max(1, min(8, HEADS_BYTES // size))
-  together = max(h for h in range(1, fit + 1) if heads % h == 0)
+  packed = tpu_heads.choose(heads, dqk, dv, max(1, HEADS_BYTES // size))
   buckets = 0 if time_bias is None else time_bias.shape[0]
   targets = position_bias is not None and context.targets is not None
-  return KernelPlan(
-    block_q, block_k, tile, together, buckets, targets, interpret
-  )
-
-
-def _head_major(x):
-  return jnp.swapaxes(x, 0, 1)
+  return KernelPlan(block_q, block_k, tile, packed, buckets, targets, interpret)
 
 
 def _target_bias(spec: Spec, context: Context, table, keys: int):
@@ -142,7 +135,7 @@ def _target_bias(spec: Spec, context: Context, table, keys: int):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attention(spec: Spec, plan: KernelPlan, operands: dict, call: TokenPlaces):
-  """`[H, R, dv]`, from `[H, R, dqk]`, `[H, K, d]` and the tables."""
+  """`[R, values]`, from `[R, keys]`, `[K, keys]`, `[K, values]` and tables."""
   return _forward(spec, plan, operands, call)[0]
 
 
@@ -172,24 +165,25 @@ def forward(spec: Spec, plan: KernelPlan, operands: dict, call: TokenPlaces):
     call: positions and pairs of the tokens.
 
   Returns:
-    `[H, R, dv]`, and for softmax the logarithms of the sums, `[H, R]`.
+    The output, packed like the values, and for softmax the logarithms of the
+    sums, `[groups, R, heads at once]`.
   """
-  q, v = operands['q'], operands['v']
-  heads, rows, _ = q.shape
-  dv = v.shape[2]
+  v, heads = operands['v'], plan.heads
+  rows = len(operands['q'])
   tpu_grid.check_room(plan, operands, copies=1)
   side = tpu_grid.by_query(plan, operands, call)
   softmax = spec.mode == 'softmax'
-  out_specs = {'out': side.query_spec(dv)}
-  out_shape = {'out': jax.ShapeDtypeStruct((heads, rows, dv), v.dtype)}
-  scratch = {'sum': pltpu.VMEM((plan.heads, plan.block_q, dv), jnp.float32)}
+  lanes = heads.together * heads.dv
+  out_specs = {'out': side.query_spec(lanes)}
+  out_shape = {'out': jax.ShapeDtypeStruct((rows, v.shape[1]), v.dtype)}
+  scratch = {'sum': pltpu.VMEM((plan.block_q, lanes), jnp.float32)}
   if softmax:
     # One number a row fills all its lanes.
-    shape = (plan.heads, plan.block_q, tpu_tile.LANES)
+    shape = (heads.together, plan.block_q, tpu_heads.LANES)
     scratch |= {n: pltpu.VMEM(shape, jnp.float32) for n in ('top', 'total')}
-    out_specs['lse'] = side.query_spec(tpu_tile.LANES)
+    out_specs['lse'] = side.stats_spec(heads.together)
     out_shape['lse'] = jax.ShapeDtypeStruct(
-      (heads, rows, tpu_tile.LANES), jnp.float32
+      (heads.groups, rows, heads.together), jnp.float32
     )
   results = pl.pallas_call(
     functools.partial(_forward_kernel, spec, plan),
@@ -202,14 +196,17 @@ def forward(spec: Spec, plan: KernelPlan, operands: dict, call: TokenPlaces):
     ),
     out_shape=out_shape,
     compiler_params=tpu_grid.compiler_params(),
+    cost_estimate=tpu_grid.estimate_cost(
+      plan, side, side.inputs, side.in_specs, out_shape, heads.dqk + heads.dv
+    ),
     interpret=plan.interpret,
     name='hstu_attention_forward',
   )(*side.scalars, side.inputs)
-  return results['out'], results['lse'][:, :, 0] if softmax else None
+  return results['out'], results.get('lse')
 
 
 def _forward_kernel(
-  spec, plan, codes, bounds, shift, seed, inputs, outputs, scratch
+  spec, plan, codes, bounds, shift, ends, seed, inputs, outputs, scratch
 ):
   group, step = pl.program_id(0), tpu_grid.read_step(codes, bounds)
 
@@ -226,40 +223,63 @@ def _forward_kernel(
       spec,
       plan,
       inputs,
-      inputs['queries'],
-      inputs['keys'],
+      inputs['queries'][...],
+      inputs['keys'][...],
       tpu_grid.distance(plan, step.own, step.other, shift),
       turned=False,
     )
-    for h in range(plan.heads):
-      s = tpu_tile.scores(spec, tile, inputs['q'][h], inputs['k'][h])
+    real = tpu_grid.find_real(plan.block_k, step.other, ends[1])
+    for h in range(plan.heads.together):
+      of_keys, of_values = plan.lanes(h)
+      q = tpu_heads.isolate(of_keys, tpu_heads.read(inputs['q'], of_keys))
+      k = tpu_heads.read(inputs['k'], of_keys)
+      s = tpu_tile.scores(spec, tile, q, k)
       if spec.mode == 'silu':
         weights = jnp.where(tile.mask, jax.nn.silu(s), 0.0)
       else:
-        weights = _softmax_step(tile.mask, s, scratch, h)
-      head = group * plan.heads + h
+        weights = _softmax_step(tile.mask, s, scratch, h, of_values)
+      head = group * plan.heads.together + h
       weights = tpu_tile.apply_dropout(spec, tile, seed[0], head, weights)
-      v = inputs['v'][h]
+      v = tpu_heads.read(inputs['v'], of_values)
+      v = tpu_heads.isolate(of_values, v, rows=real)
       # In float32 over all steps; rounded once, when it is written.
-      scratch['sum'][h] += tpu_tile.dot(weights.astype(v.dtype), v, 1, 0)
+      out = tpu_tile.dot(weights.astype(v.dtype), v, 1, 0)
+      tpu_heads.add(scratch['sum'], of_values, out)
 
   @pl.when(step.is_last)
   def _():
     number = tpu_layout.SCALE
-    scale = inputs['queries'][:, number : number + 1]
+    scale = inputs['queries'][...].T[:, number : number + 1]
     scale = lax.bitcast_convert_type(scale, jnp.float32)
-    for h in range(plan.heads):
-      out = scratch['sum'][h] * scale
-      if spec.mode == 'softmax':
-        total = scratch['total'][h]
-        # Rows without a query have seen nothing.
-        total = jnp.where(total > 0.0, total, 1.0)
-        out /= total[:, :1]
-        outputs['lse'][h] = scratch['top'][h] + jnp.log(total)
-      outputs['out'][h] = out.astype(outputs['out'].dtype)
+    out = scratch['sum'][...] * scale
+    if spec.mode == 'softmax':
+      out /= _write_sums(plan, scratch, outputs['lse'])
+    outputs['out'][...] = out.astype(outputs['out'].dtype)
 
 
-def _softmax_step(mask, s, scratch, h):
+def _write_sums(plan, scratch, out):
+  """Writes the logarithms of the sums; returns the divisors of the output."""
+  shape = scratch['top'].shape[1:]
+  lane = lax.broadcasted_iota(jnp.int32, shape, 1)
+  lse, pieces = jnp.zeros(shape, jnp.float32), {}
+  for h in range(plan.heads.together):
+    total = scratch['total'][h]
+    # Rows without a query have seen nothing.
+    total = jnp.where(total > 0.0, total, 1.0)
+    # A number is in all lanes of its row, so also where it is wanted.
+    lse = jnp.where(lane == h, scratch['top'][h] + jnp.log(total), lse)
+    _, lanes = plan.lanes(h)
+    divisor = jnp.broadcast_to(
+      total[:, :1], (len(total), lanes.end - lanes.first)
+    )
+    pieces[lanes.first] = tpu_heads.isolate(
+      lanes, divisor, pieces.get(lanes.first, 1.0)
+    )
+  out[0] = lse[:, : plan.heads.together]
+  return jnp.concatenate([*pieces.values()], axis=1)
+
+
+def _softmax_step(mask, s, scratch, h, lanes):
   """Weights against the largest score so far; rescales the sums to it."""
   # Finite, so that the difference of two of them is not NaN.
   s = jnp.where(mask, s, LOWEST)
@@ -273,5 +293,8 @@ def _softmax_step(mask, s, scratch, h):
   shape = scratch['top'].shape[1:]
   scratch['top'][h] = jnp.broadcast_to(top, shape)
   scratch['total'][h] = jnp.broadcast_to(total, shape)
-  scratch['sum'][h] = scratch['sum'][h] * shrink
+  # Of this head alone.
+  summed = tpu_heads.read(scratch['sum'], lanes)
+  shrink = tpu_heads.isolate(lanes, shrink, 1.0)
+  scratch['sum'][:, lanes.first : lanes.end] = summed * shrink
   return weights

@@ -13,10 +13,16 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.hstu_attention import tpu_grid, tpu_layout, tpu_tile
+from pallas_kernels.hstu_attention import (
+  tpu_grid,
+  tpu_heads,
+  tpu_layout,
+  tpu_tile,
+)
 from pallas_kernels.hstu_attention.spec import Spec
+from pallas_kernels.hstu_attention.tpu_heads import LANES
 from pallas_kernels.hstu_attention.tpu_layout import KernelPlan, TokenPlaces
-from pallas_kernels.hstu_attention.tpu_tile import LANES, SUBLANES, Tile
+from pallas_kernels.hstu_attention.tpu_tile import SUBLANES, Tile
 
 
 def backward(
@@ -35,20 +41,26 @@ def backward(
     plan: block sizes.
     operands: as given to `tpu.forward`.
     call: as given to `tpu.forward`.
-    out: `[H, R, dv]` output of softmax; None for SiLU.
-    lse: `[H, R]` logarithms of the sums of softmax; None for SiLU.
-    grad: `[H, R, dv]` gradient of the output.
+    out: output of softmax, packed like the values; None for SiLU.
+    lse: logarithms of the sums of softmax, as from `tpu.forward`; None for
+      SiLU.
+    grad: gradient of the output, packed.
   """
-  real = (call.queries[:, tpu_layout.SEGMENT] > 0)[None, :, None]
+  # Rows of the fields fill a block, those of the arrays need not.
+  queries = call.queries[:, : len(grad)]
+  real = (queries[tpu_layout.SEGMENT] > 0)[:, None]
   # NaN in padding rows would reach the sums over queries.
   grad = jnp.where(real, grad.astype(jnp.float32), 0.0)
-  scale = call.queries[:, tpu_layout.SCALE]
-  scale = lax.bitcast_convert_type(scale, jnp.float32)[None, :, None]
+  scale = queries[tpu_layout.SCALE]
+  scale = lax.bitcast_convert_type(scale, jnp.float32)[:, None]
   stats = None
   if spec.mode == 'softmax':
     # The gradient of a softmax subtracts, for each query, the sum of its
     # weights times their gradients, which equals dout . out.
-    stats = jnp.stack([lse, jnp.sum(grad * out.astype(jnp.float32), 2)], 2)
+    heads = plan.heads
+    shape = (-1, heads.groups, heads.together, heads.dv)
+    delta = jnp.sum((grad * out.astype(jnp.float32)).reshape(shape), 3)
+    stats = jnp.concatenate([lse, jnp.swapaxes(delta, 0, 1)], 2)
   # The scale is the same for all weights of a query: as well here as there.
   dout = (grad * scale).astype(operands['v'].dtype)
   return _by_query(spec, plan, operands, call, dout, stats) | _by_key(
@@ -61,14 +73,12 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
   tpu_grid.check_room(plan, operands, copies=3)
   side = tpu_grid.by_query(plan, operands, call)
   q = operands['q']
+  heads = plan.heads
   # The own side of this kernel is the queries: blocks of dout follow those of
   # q.
-  inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(dout.shape[2])}
-  if stats is not None:
-    inputs['stats'] = stats
-    in_specs['stats'] = side.query_spec(2)
+  inputs, in_specs = _add_output_gradient(plan, side, dout, stats)
   out_shape = {'q': jax.ShapeDtypeStruct(q.shape, q.dtype)}
-  out_specs = {'q': side.query_spec(q.shape[2])}
+  out_specs = {'q': side.in_specs['q']}
   groups, parts, _ = side.grid
 
   def table(name, *shape):
@@ -91,17 +101,18 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=len(side.scalars),
       grid=side.grid,
-      in_specs=[side.in_specs | in_specs],
+      in_specs=[in_specs],
       out_specs=out_specs,
-      scratch_shapes=[
-        pltpu.VMEM((plan.heads, plan.block_q, q.shape[2]), jnp.float32)
-      ],
+      scratch_shapes=[pltpu.VMEM(side.in_specs['q'].block_shape, jnp.float32)],
     ),
     out_shape=out_shape,
     compiler_params=tpu_grid.compiler_params(),
+    cost_estimate=tpu_grid.estimate_cost(
+      plan, side, inputs, in_specs, out_shape, 2 * heads.dqk + heads.dv
+    ),
     interpret=plan.interpret,
     name='hstu_attention_backward_by_query',
-  )(*side.scalars, side.inputs | inputs)
+  )(*side.scalars, inputs)
   if 'position' in grads:
     # Groups of heads and parts run in parallel and have a table each.
     grads['position'] = grads['position'].sum(0)
@@ -110,8 +121,19 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
   return grads
 
 
+def _add_output_gradient(plan, side, dout, stats) -> tuple[dict, dict]:
+  """The inputs of a call, with those that backward adds, and their blocks."""
+  inputs = side.inputs | {'dout': dout}
+  lanes = plan.heads.together * plan.heads.dv
+  in_specs = side.in_specs | {'dout': side.query_spec(lanes)}
+  if stats is not None:
+    inputs['stats'] = stats
+    in_specs['stats'] = side.stats_spec(2 * plan.heads.together)
+  return inputs, in_specs
+
+
 def _by_query_kernel(
-  spec, plan, codes, bounds, shift, seed, inputs, outputs, total
+  spec, plan, codes, bounds, shift, ends, seed, inputs, outputs, total
 ):
   group, step = pl.program_id(0), tpu_grid.read_step(codes, bounds)
   tables = [outputs[name] for name in ('position', 'time') if name in outputs]
@@ -130,23 +152,38 @@ def _by_query_kernel(
   def _():
     distance = tpu_grid.distance(plan, step.own, step.other, shift)
     tile = tpu_tile.build(
-      spec, plan, inputs, inputs['queries'], inputs['keys'], distance, False
+      spec,
+      plan,
+      inputs,
+      inputs['queries'][...],
+      inputs['keys'][...],
+      distance,
+      turned=False,
     )
     # Both biases are shared by the heads, so their gradients are, too.
     shared = None
-    for h in range(plan.heads):
-      q, k, v = (inputs[name][h] for name in 'qkv')
-      s = tpu_tile.scores(spec, tile, q, k)
+    real = tpu_grid.find_real(plan.block_k, step.other, ends[1])
+    for h in range(plan.heads.together):
+      of_keys, of_values = plan.lanes(h)
+      q, k = (tpu_heads.read(inputs[name], of_keys) for name in 'qk')
+      s = tpu_tile.scores(spec, tile, tpu_heads.isolate(of_keys, q), k)
       # By the chain: out = weights . v, dropout between them.
-      dweights = tpu_tile.dot(inputs['dout'][h], v, 1, 1)
-      head = group * plan.heads + h
+      dout, v = (
+        tpu_heads.read(inputs[name], of_values) for name in ('dout', 'v')
+      )
+      dweights = tpu_tile.dot(tpu_heads.isolate(of_values, dout), v, 1, 1)
+      head = group * plan.heads.together + h
       dweights = tpu_tile.apply_dropout(spec, tile, seed[0], head, dweights)
       stats = ()
       if spec.mode == 'softmax':
-        stats = (inputs['stats'][h][:, :1], inputs['stats'][h][:, 1:])
+        stats = [
+          inputs['stats'][0, :, n : n + 1] for n in (h, plan.heads.together + h)
+        ]
       _, ds = _weights_and_gradient(tile, s, dweights, *stats)
       # alpha is left to the end: once for a block, not for each tile.
-      total[h] += tpu_tile.dot(ds.astype(k.dtype), k, 1, 0)
+      k = tpu_heads.isolate(of_keys, k, rows=real)
+      dq = tpu_tile.dot(ds.astype(k.dtype), k, 1, 0)
+      tpu_heads.add(total, of_keys, dq)
       if tables:
         shared = ds if shared is None else shared + ds
     if 'position' in outputs:
@@ -164,51 +201,52 @@ def _by_query_kernel(
 def _by_key(spec, plan, operands, call, dout, stats) -> dict:
   side = tpu_grid.by_key(plan, operands, call)
   k, v = operands['k'], operands['v']
-  inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(dout.shape[2])}
+  heads = plan.heads
   if stats is not None:
     # Queries run along the lanes here, and so do their numbers.
-    inputs['stats'] = jnp.swapaxes(stats, 1, 2)
-    block = side.query_spec(2).index_map
-    in_specs['stats'] = pl.BlockSpec(
-      (plan.heads, 2, plan.block_q), lambda g, *rest: (g, 0, block(g, *rest)[1])
-    )
+    stats = jnp.swapaxes(stats, 1, 2)
+  inputs, in_specs = _add_output_gradient(plan, side, dout, stats)
   out_shape = {
     n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in (('k', k), ('v', v))
   }
-  out_specs = {n: side.key_spec(x.shape[2]) for n, x in (('k', k), ('v', v))}
+  out_specs = {n: side.in_specs[n] for n in 'kv'}
+  scratch = {
+    n: pltpu.VMEM(spec.block_shape, jnp.float32)
+    for n, spec in out_specs.items()
+  }
   if plan.targets:
-    shape = (side.grid[0], k.shape[1], 1)
+    shape = (heads.groups, 1, call.keys.shape[1])
     out_shape['targets'] = jax.ShapeDtypeStruct(shape, jnp.float32)
-    own = side.key_spec(1).index_map
+    own = side.in_specs['keys'].index_map
     out_specs['targets'] = pl.BlockSpec(
-      (1, plan.block_k, 1), lambda g, *rest: (g, own(g, *rest)[1], 0)
+      (1, 1, plan.block_k), lambda g, *rest: (g, *own(g, *rest))
     )
+    lanes = min(LANES, plan.block_q)
+    scratch['targets'] = pltpu.VMEM((plan.block_k, lanes), jnp.float32)
   grads = pl.pallas_call(
     functools.partial(_by_key_kernel, spec, plan),
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=len(side.scalars),
       grid=side.grid,
-      in_specs=[side.in_specs | in_specs],
+      in_specs=[in_specs],
       out_specs=out_specs,
-      scratch_shapes=[
-        {
-          n: pltpu.VMEM((plan.heads, plan.block_k, x.shape[2]), jnp.float32)
-          for n, x in (('k', k), ('v', v))
-        }
-      ],
+      scratch_shapes=[scratch],
     ),
     out_shape=out_shape,
     compiler_params=tpu_grid.compiler_params(),
+    cost_estimate=tpu_grid.estimate_cost(
+      plan, side, inputs, in_specs, out_shape, 2 * (heads.dqk + heads.dv)
+    ),
     interpret=plan.interpret,
     name='hstu_attention_backward_by_key',
-  )(*side.scalars, side.inputs | inputs)
+  )(*side.scalars, inputs)
   if plan.targets:
-    grads['targets'] = grads['targets'][:, :, 0].sum(0)
+    grads['targets'] = grads['targets'][:, 0].sum(0)
   return grads
 
 
 def _by_key_kernel(
-  spec, plan, codes, bounds, shift, seed, inputs, outputs, total
+  spec, plan, codes, bounds, shift, ends, seed, inputs, outputs, total
 ):
   group, step = pl.program_id(0), tpu_grid.read_step(codes, bounds)
 
@@ -216,8 +254,6 @@ def _by_key_kernel(
   def _():
     for name in total:
       total[name][...] = jnp.zeros_like(total[name])
-    if plan.targets:
-      outputs['targets'][...] = jnp.zeros_like(outputs['targets'])
 
   @pl.when(step.is_seen)
   def _():
@@ -225,32 +261,47 @@ def _by_key_kernel(
       spec,
       plan,
       inputs,
-      inputs['queries'],
-      inputs['keys'],
+      inputs['queries'][...],
+      inputs['keys'][...],
       tpu_grid.distance(plan, step.other, step.own, shift),
-      True,
+      turned=True,
     )
     shared = None
-    for h in range(plan.heads):
-      q, k, v, dout = (inputs[name][h] for name in ('q', 'k', 'v', 'dout'))
+    real = tpu_grid.find_real(plan.block_q, step.other, ends[0])
+    for h in range(plan.heads.together):
+      of_keys, of_values = plan.lanes(h)
+      q = tpu_heads.read(inputs['q'], of_keys)
+      q = tpu_heads.isolate(of_keys, q, rows=real)
+      k = tpu_heads.read(inputs['k'], of_keys)
+      dout = tpu_heads.read(inputs['dout'], of_values)
+      dout = tpu_heads.isolate(of_values, dout, rows=real)
+      v = tpu_heads.read(inputs['v'], of_values)
       s = tpu_tile.scores(spec, tile, k, q)
-      head = group * plan.heads + h
+      head = group * plan.heads.together + h
       dweights = tpu_tile.dot(v, dout, 1, 1)
       dweights = tpu_tile.apply_dropout(spec, tile, seed[0], head, dweights)
       stats = ()
       if spec.mode == 'softmax':
-        stats = (inputs['stats'][h][:1], inputs['stats'][h][1:])
+        stats = [
+          inputs['stats'][0, n : n + 1] for n in (h, plan.heads.together + h)
+        ]
       weights, ds = _weights_and_gradient(tile, s, dweights, *stats)
       # dv needs the weights as the forward pass used them, ds those before.
       weights = tpu_tile.apply_dropout(spec, tile, seed[0], head, weights)
-      total['v'][h] += tpu_tile.dot(weights.astype(v.dtype), dout, 1, 0)
-      total['k'][h] += tpu_tile.dot(ds.astype(q.dtype), q, 1, 0)
+      dv = tpu_tile.dot(weights.astype(v.dtype), dout, 1, 0)
+      tpu_heads.add(total['v'], of_values, dv)
+      dk = tpu_tile.dot(ds.astype(q.dtype), q, 1, 0)
+      tpu_heads.add(total['k'], of_keys, dk)
       if plan.targets:
         shared = ds if shared is None else shared + ds
     if plan.targets:
       # Queries that are targets share one bias for each key.
       asked = jnp.where(tile.target, shared, 0.0)
-      outputs['targets'][0] += jnp.sum(asked, axis=1, keepdims=True)
+      lanes = total['targets'].shape[1]
+      # Whole vectors are added; their lanes once, at the end.
+      total['targets'][...] += sum(
+        asked[:, at : at + lanes] for at in range(0, plan.block_q, lanes)
+      )
 
   # Also where nobody sees the block, whose gradients are zero.
   @pl.when(step.is_last)
@@ -258,6 +309,10 @@ def _by_key_kernel(
     dk = spec.alpha * total['k'][...]
     outputs['k'][...] = dk.astype(outputs['k'].dtype)
     outputs['v'][...] = total['v'][...].astype(outputs['v'].dtype)
+    if plan.targets:
+      # A row: as a column, each number would take 128 lanes.
+      sums = jnp.sum(total['targets'][...].T, axis=0, keepdims=True)
+      outputs['targets'][0] = sums
 
 
 def _weights_and_gradient(tile: Tile, s, dweights, lse=None, delta=None):
@@ -278,4 +333,5 @@ def _weights_and_gradient(tile: Tile, s, dweights, lse=None, delta=None):
     ds = dweights * (gate + weights * (1.0 - gate))
     return jnp.where(tile.mask, weights, 0.0), jnp.where(tile.mask, ds, 0.0)
   weights = jnp.where(tile.mask, jnp.exp(s - lse), 0.0)
-  return weights, weights * (dweights - delta)
+  # Where nothing is seen, dweights and delta may be anything.
+  return weights, jnp.where(tile.mask, weights * (dweights - delta), 0.0)

@@ -1,5 +1,6 @@
 """The grids of the TPU kernels, and the blocks that each step gets."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,8 +27,12 @@ class Side(NamedTuple):
     scalars: what the kernel gets first, in SMEM.
     inputs: name -> array.
     in_specs: name -> its blocks.
-    query_spec: blocks of `[H, R, width]`, for a width.
-    key_spec: blocks of `[H, K, width]`.
+    query_spec: blocks of `[R, groups * lanes]`, for lanes of a group of heads.
+    key_spec: blocks of `[K, groups * lanes]`.
+    stats_spec: blocks of `[groups, R, numbers]` for the queries, or of
+      `[groups, numbers, R]` if queries run along the lanes.
+    pairs: the most pairs of blocks that there may be.
+    others: inputs that each pair reads a block of, whatever was there before.
   """
 
   grid: tuple
@@ -36,6 +41,9 @@ class Side(NamedTuple):
   in_specs: dict[str, pl.BlockSpec]
   query_spec: Callable[[int], pl.BlockSpec]
   key_spec: Callable[[int], pl.BlockSpec]
+  stats_spec: Callable[[int], pl.BlockSpec]
+  pairs: int
+  others: tuple[str, ...]
 
 
 def check_room(plan: KernelPlan, operands: dict, copies: int) -> None:
@@ -85,8 +93,6 @@ def by_query(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
     call: positions and pairs of the tokens.
   """
   inputs = _inputs(operands, call)
-  # Keys run along the lanes of a tile, so their fields are rows.
-  inputs['keys'] = inputs['keys'].T
   return _side(
     plan, call.by_query, call, inputs, query=_own, key=_other, turned=False
   )
@@ -95,7 +101,7 @@ def by_query(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
 def by_key(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
   """A kernel call that walks the query blocks which see each key block.
 
-  Its tiles are `[keys, queries]`, so the fields are turned as well.
+  Its tiles are `[keys, queries]`.
 
   Args:
     plan: block sizes.
@@ -103,7 +109,6 @@ def by_key(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
     call: positions and pairs of the tokens.
   """
   inputs = _inputs(operands, call)
-  inputs['queries'] = inputs['queries'].T
   if 'position' in inputs:
     # Tiles are turned in this kernel, see `tpu_tile`.
     inputs['position'] = jnp.swapaxes(inputs['position'], 1, 2)
@@ -163,7 +168,7 @@ def _check_pairs(plan: KernelPlan, pairs: Pairs, call: TokenPlaces) -> None:
       "lower max_len, or ask for implementation='xla'."
     )
   most = max(
-    call.queries.shape[0] // plan.block_q, call.keys.shape[0] // plan.block_k
+    call.queries.shape[1] // plan.block_q, call.keys.shape[1] // plan.block_k
   )
   if most > tpu_pairs.MAX_BLOCKS:
     raise ValueError(
@@ -186,6 +191,59 @@ def distance(plan: KernelPlan, i, j, shift):
   return j * per_key - i * per_query - shift[i]
 
 
+def find_real(block: int, number, end) -> jax.Array:
+  """Which rows of a block hold numbers, `[block, 1]`.
+
+  Whatever a caller left in its padding, and whatever memory holds behind the
+  end of an array, would reach sums as 0 * NaN.
+
+  Args:
+    block: rows of a block.
+    number: of the block.
+    end: rows of the array that hold numbers, the first ones.
+  """
+  row = jax.lax.broadcasted_iota(jnp.int32, (block, 1), 0)
+  return row < end - number * block
+
+
+def estimate_cost(
+  plan: KernelPlan,
+  side: Side,
+  inputs: dict,
+  in_specs: dict,
+  outputs,
+  lanes: int,
+) -> pl.CostEstimate:
+  """What a kernel computes and moves, for XLA to plan what is around it.
+
+  How many pairs of blocks meet is known at run time alone. Taken is half of
+  what the list has room for, which is nearly what there is if all sequences are
+  as long as they may be; of shorter ones, fewer meet.
+
+  Args:
+    plan: block sizes.
+    side: the call.
+    inputs: all of its inputs.
+    in_specs: their blocks.
+    outputs: their shapes.
+    lanes: widths of a head, summed over the products of a pair.
+  """
+  steps = plan.heads.groups * -(-side.pairs // 2)
+  scores = steps * plan.heads.together * plan.block_q * plan.block_k
+
+  def count_bytes(name, x):
+    # Blocks of the own side, and the tables, stay until all steps had them.
+    if name not in side.others:
+      return x.size * x.dtype.itemsize
+    return steps * math.prod(in_specs[name].block_shape) * x.dtype.itemsize
+
+  moved = sum(count_bytes(name, x) for name, x in inputs.items())
+  moved += sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(outputs))
+  return pl.CostEstimate(
+    flops=2 * scores * lanes, transcendentals=scores, bytes_accessed=moved
+  )
+
+
 def compiler_params() -> pltpu.CompilerParams:
   """Parameters of the compiler."""
   return pltpu.CompilerParams(
@@ -200,32 +258,34 @@ def _inputs(operands: dict, call: TokenPlaces) -> dict:
   if 'targets' in operands:
     bias = jax.lax.bitcast_convert_type(operands['targets'], jnp.int32)
     # Bits of a float in a field that is unused without targets.
-    keys = keys.at[:, tpu_layout.TARGET_BIAS].set(bias)
+    keys = keys.at[tpu_layout.TARGET_BIAS].set(bias)
   return inputs | {'queries': call.queries, 'keys': keys}
 
 
 def _side(plan, pairs, call, inputs, query, key, turned) -> Side:
-  heads = inputs['q'].shape[0]
   _check_pairs(plan, pairs, call)
+  heads = plan.heads
 
-  def per_head(size, block):
-    def spec(width):
-      return pl.BlockSpec(
-        # Groups of heads are the outermost axis of the grid, tokens depend on
-        # the rest.
-        (plan.heads, size, width),
-        lambda g, *rest: (g, block(*rest), 0),
-      )
+  def packed(size, block):
+    def spec(lanes):
+      # Groups of heads are the outermost axis of the grid, tokens depend on
+      # the rest.
+      return pl.BlockSpec((size, lanes), lambda g, *rest: (block(*rest), g))
 
     return spec
 
-  def fields(size, block, across):
-    if across:
+  def stats_spec(numbers):
+    if turned:
       return pl.BlockSpec(
-        (tpu_layout.FIELDS, size), lambda g, *rest: (0, block(*rest))
+        (1, numbers, plan.block_q), lambda g, *rest: (g, 0, query(*rest))
       )
     return pl.BlockSpec(
-      (size, tpu_layout.FIELDS), lambda g, *rest: (block(*rest), 0)
+      (1, plan.block_q, numbers), lambda g, *rest: (g, query(*rest), 0)
+    )
+
+  def fields(size, block):
+    return pl.BlockSpec(
+      (tpu_layout.FIELDS, size), lambda g, *rest: (0, block(*rest))
     )
 
   def whole(x):
@@ -234,14 +294,14 @@ def _side(plan, pairs, call, inputs, query, key, turned) -> Side:
       x.shape, lambda *_: (0,) * x.ndim, pipeline_mode=pl.Buffered(1)
     )
 
-  query_spec = per_head(plan.block_q, query)
-  key_spec = per_head(plan.block_k, key)
+  query_spec = packed(plan.block_q, query)
+  key_spec = packed(plan.block_k, key)
   in_specs = {
-    'q': query_spec(inputs['q'].shape[2]),
-    'k': key_spec(inputs['k'].shape[2]),
-    'v': key_spec(inputs['v'].shape[2]),
-    'queries': fields(plan.block_q, query, turned),
-    'keys': fields(plan.block_k, key, not turned),
+    'q': query_spec(heads.together * heads.dqk),
+    'k': key_spec(heads.together * heads.dqk),
+    'v': key_spec(heads.together * heads.dv),
+    'queries': fields(plan.block_q, query),
+    'keys': fields(plan.block_k, key),
   }
   for name in ('position', 'time'):
     if name in inputs:
@@ -250,10 +310,13 @@ def _side(plan, pairs, call, inputs, query, key, turned) -> Side:
   # A number known at run time: as many steps as the longer part has pairs.
   steps = jnp.max(pairs.bounds[1:] - pairs.bounds[:-1])
   return Side(
-    (heads // plan.heads, parts, steps),
-    (*pairs, call.shift, call.seed),
+    (heads.groups, parts, steps),
+    (*pairs, call.shift, call.ends, call.seed),
     inputs,
     in_specs,
     query_spec,
     key_spec,
+    stats_spec,
+    len(pairs.codes),
+    ('q', 'dout', 'stats', 'queries') if turned else ('k', 'v', 'keys'),
   )

@@ -15,14 +15,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.hstu_attention import masks
+from pallas_kernels.hstu_attention import masks, tpu_heads
 from pallas_kernels.hstu_attention.spec import Context, Spec
 from pallas_kernels.hstu_attention.tpu_pairs import Pairs, list_pairs
 from pallas_kernels.jagged import api as jagged
 
 TILE = 128  # lanes of a register
 
-# Columns of `TokenPlaces.queries` and `TokenPlaces.keys`.
+# Rows of `TokenPlaces.queries` and `TokenPlaces.keys`.
 FIELDS = 8
 SEGMENT, ORDER, TOKEN, TIME = range(4)
 LIMIT, TARGET, SCALE = 4, 5, 6  # queries only
@@ -37,7 +37,7 @@ class KernelPlan:
     block_q: query rows at once.
     block_k: keys at once.
     tile: side of a tile of the position bias; divides both.
-    heads: heads at once; they share masks and biases. Divides H.
+    heads: heads at once, and their lanes.
     buckets: size of the time table, 0 for none.
     targets: whether the keys have a position bias for targets.
     interpret: argument of `pl.pallas_call`.
@@ -46,21 +46,30 @@ class KernelPlan:
   block_q: int
   block_k: int
   tile: int
-  heads: int
+  heads: tpu_heads.HeadPlan
   buckets: int
   targets: bool
   interpret: object
+
+  def lanes(self, head: int) -> tuple[tpu_heads.Lanes, tpu_heads.Lanes]:
+    """Where a head of a step lies: its queries and keys, and its values."""
+    heads = self.heads
+    return tuple(
+      tpu_heads.find_lanes(head, width, heads.together * width)
+      for width in (heads.dqk, heads.dv)
+    )
 
 
 class TokenPlaces(NamedTuple):
   """What the kernels need to know about the tokens, all int32.
 
   Attributes:
-    queries: `[R, 8]` fields of each row; segment 0 for rows without a query.
-    keys: `[K, 8]` fields of each key; segments from 1, B + 1 for padding.
+    queries: `[8, R]` fields of each row; segment 0 for rows without a query.
+    keys: `[8, K]` fields of each key; segments from 1, B + 1 for padding.
     by_query: query blocks with the key blocks that they see.
     by_key: key blocks with the query blocks that see them.
     shift: tiles by which a query block's tokens are ahead of its rows.
+    ends: `[2]` how many rows of the queries hold numbers, and how many keys.
     seed: `[1]` bits of the dropout seed.
   """
 
@@ -69,6 +78,7 @@ class TokenPlaces(NamedTuple):
   by_query: Pairs
   by_key: Pairs
   shift: jax.Array
+  ends: jax.Array
   seed: jax.Array
 
 
@@ -134,13 +144,12 @@ def layout(
   return QueryLayout(rows, real, row, source)
 
 
-def place_queries(where: QueryLayout, x: jax.Array) -> jax.Array:
-  """`[Tq, ...] -> [R, ...]`, zeros where there is no query."""
+def place_queries(where: QueryLayout, x: jax.Array, axis: int) -> jax.Array:
+  """Tokens `Tq` of an axis become rows `R`, zeros where there is no query."""
   if where.source is not None:
-    return x.at[where.source].get(mode='fill', fill_value=0)
-  # NaN in padding would survive a multiplication by zero: 0 * NaN.
-  real = where.real.reshape(-1, *(1,) * (x.ndim - 1))
-  return pad(jnp.where(real, x, jnp.zeros_like(x)), where.rows)
+    return jnp.take(x, where.source, axis, mode='fill', fill_value=0)
+  real = where.real.reshape(-1, *(1,) * (x.ndim - 1 - axis))
+  return pad(jnp.where(real, x, jnp.zeros_like(x)), where.rows, axis)
 
 
 def gather(where: QueryLayout, x: jax.Array) -> jax.Array:
@@ -150,9 +159,11 @@ def gather(where: QueryLayout, x: jax.Array) -> jax.Array:
   return x[: where.real.shape[0]]
 
 
-def pad(x: jax.Array, size: int) -> jax.Array:
-  """`x` with zeros at the end, up to `size`."""
-  return jnp.pad(x, [(0, size - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
+def pad(x: jax.Array, size: int, axis: int = 0) -> jax.Array:
+  """`x` with zeros at the end of an axis, up to `size`."""
+  widths = [(0, 0)] * x.ndim
+  widths[axis] = (0, size - x.shape[axis])
+  return jnp.pad(x, widths)
 
 
 def call(
@@ -198,9 +209,9 @@ def call(
     # As an integer: one array of fields is one copy for each block.
     lax.bitcast_convert_type(scale, jnp.int32),
   )
-  queries = place_queries(where, _stack(fields))
+  queries = place_queries(where, _stack(fields), axis=1)
   bounds = [*key_range(spec, query), *prefix_range(spec, query)]
-  bounds = place_queries(where, jnp.stack(bounds, 1))
+  bounds = place_queries(where, jnp.stack(bounds), axis=1)
   blocks = keys // plan.block_k
   first, last = find_ranges(spec, plan, queries, bounds, blocks)
   capacity = bound_pairs(
@@ -213,24 +224,28 @@ def call(
   by_query, by_key = list_pairs(first, last, blocks, capacity)
   # The same for all queries of a block; rows without one must not win the
   # maximum.
-  token = queries[:, TOKEN] - jnp.arange(where.rows, dtype=jnp.int32)
-  token = jnp.where(queries[:, SEGMENT] > 0, token, -(1 << 30))
+  token = queries[TOKEN] - jnp.arange(where.rows, dtype=jnp.int32)
+  token = jnp.where(queries[SEGMENT] > 0, token, -(1 << 30))
   shift = jnp.max(token.reshape(-1, plan.block_q), 1) // plan.tile
   seed = context.dropout_seed
   seed = jnp.zeros((), jnp.uint32) if seed is None else seed
+  tokens = jnp.sum(context.lengths, dtype=jnp.int32)
+  # Rows that were gathered are zero where they hold no query.
+  asking = tokens if where.source is None else jnp.int32(where.rows)
   return TokenPlaces(
     queries,
     _stack((key.segment + 1, key.order, key.token, pad(time, keys))),
     by_query,
     by_key,
     shift,
+    jnp.stack((asking, tokens)),
     lax.bitcast_convert_type(seed.astype(jnp.uint32), jnp.int32)[None],
   )
 
 
 def _stack(fields) -> jax.Array:
-  fields = jnp.stack([f.astype(jnp.int32) for f in fields], 1)
-  return jnp.pad(fields, ((0, 0), (0, FIELDS - fields.shape[1])))
+  # A row a field: beside each other in a row, 8 numbers would take 128 lanes.
+  return pad(jnp.stack([f.astype(jnp.int32) for f in fields]), FIELDS)
 
 
 def key_range(spec: Spec, query: masks.TokenPositions):
@@ -278,7 +293,7 @@ def find_ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
     spec: options of the call.
     plan: block sizes.
     queries: fields of the rows.
-    bounds: `[R, 2 * runs]` first and last key of each run of a row.
+    bounds: `[2 * runs, R]` first and last key of each run of a row.
     blocks: number of key blocks.
 
   Returns:
@@ -286,14 +301,14 @@ def find_ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
     and before it that of a prefix, where there is one. Runs do not overlap. A
     run without blocks ends before it begins.
   """
-  real = queries[:, SEGMENT] > 0
-  order, limit = queries[:, ORDER], queries[:, LIMIT]
+  real = queries[SEGMENT] > 0
+  order, limit = queries[ORDER], queries[LIMIT]
 
   def hull(chosen, run=0):
     # A block in which no row is chosen has an empty hull: first beyond the last
     # block, last before the first.
-    low = jnp.where(chosen, bounds[:, 2 * run] // plan.block_k, blocks)
-    high = jnp.where(chosen, bounds[:, 2 * run + 1] // plan.block_k, -1)
+    low = jnp.where(chosen, bounds[2 * run] // plan.block_k, blocks)
+    high = jnp.where(chosen, bounds[2 * run + 1] // plan.block_k, -1)
     low = low.reshape(-1, plan.block_q).min(1)
     return low, high.reshape(-1, plan.block_q).max(1)
 
@@ -306,7 +321,7 @@ def find_ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
   if spec.contextual:
     near &= order != 0
   reach = jnp.repeat(first, plan.block_q)
-  head, neck = hull(near & (bounds[:, 2] // plan.block_k < reach), 1)
+  head, neck = hull(near & (bounds[2] // plan.block_k < reach), 1)
   neck = jnp.minimum(neck, first - 1)
   return jnp.stack((head, first), 1), jnp.stack((neck, last), 1)
 

@@ -16,9 +16,9 @@ from pallas_kernels.hashing import keep_mask
 from pallas_kernels.hstu_attention import masks, tpu_layout
 from pallas_kernels.hstu_attention.reference import time_bucket
 from pallas_kernels.hstu_attention.spec import Spec
+from pallas_kernels.hstu_attention.tpu_heads import LANES
 from pallas_kernels.hstu_attention.tpu_layout import KernelPlan
 
-LANES = 128
 SUBLANES = 8
 
 
@@ -57,12 +57,16 @@ def build(
     spec: options of the call.
     plan: block sizes.
     tables: references to 'position' (tiles) and 'time' `[1, 128]`, if any.
-    queries: reference to fields of the block, `[block_q, 8]`, `[8, block_q]`
-      if turned.
-    keys: `[8, block_k]`, `[block_k, 8]` if turned.
+    queries: fields of the block, `[8, block_q]`.
+    keys: `[8, block_k]`.
     distance: key block minus query block, in tiles.
     turned: see the top of the file.
   """
+  # Those that run down the tile become columns.
+  if turned:
+    keys = keys.T
+  else:
+    queries = queries.T
 
   def of_queries(number):
     return _field(queries, number, turned)
@@ -204,9 +208,9 @@ def add_time_gradient(out, tile: Tile, grad):
   lax.fori_loop(low.astype(jnp.int32), high.astype(jnp.int32) + 1, add, 0)
 
 
-def _field(ref, number: int, across: bool):
+def _field(x, number: int, across: bool):
   """One field of each token, as a row if `across`, else as a column."""
-  return ref[number : number + 1, :] if across else ref[:, number : number + 1]
+  return x[number : number + 1] if across else x[:, number : number + 1]
 
 
 def _tile_number(spec: Spec, plan: KernelPlan, distance):

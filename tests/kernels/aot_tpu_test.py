@@ -46,8 +46,11 @@ def test_shapes_of_models(chip, name):
   check(chip, shapes.inputs(aot_compile.SHAPES[name], dtype='bfloat16'))
 
 
-@pytest.mark.parametrize('dqk, dv', [(1, 3), (25, 130), (256, 256)])
+@pytest.mark.parametrize(
+  'heads, dqk, dv',
+  [(5, 1, 3), (5, 25, 130), (5, 256, 256), (3, 64, 64), (12, 32, 16)],
+)
 @pytest.mark.parametrize('chip', aot_compile.CHIPS)
-def test_widths_that_fill_no_register(chip, dqk, dv):
-  shape = dataclasses.replace(cases.SHAPE, dqk=dqk, dv=dv, heads=5)
+def test_widths_that_fill_no_register(chip, heads, dqk, dv):
+  shape = dataclasses.replace(cases.SHAPE, heads=heads, dqk=dqk, dv=dv)
   check(chip, shapes.inputs(shape, sizes=[60, 1, 40]))

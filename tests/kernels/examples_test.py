@@ -10,6 +10,7 @@ from pallas_kernels import integers, manual_axes
 from pallas_kernels.hstu_attention import (
   gpu_plan,
   masks,
+  tpu_heads,
   tpu_layout,
   tpu_pairs,
 )
@@ -37,7 +38,8 @@ def test_a_function_names_its_arguments_and_what_it_returns(name):
 
 
 @pytest.mark.parametrize(
-  'module', [gpu_plan, integers, manual_axes, masks, tpu_layout, tpu_pairs]
+  'module',
+  [gpu_plan, integers, manual_axes, masks, tpu_heads, tpu_layout, tpu_pairs],
 )
 def test_the_examples_of_a_module(module):
   assert doctest.testmod(module).failed == 0

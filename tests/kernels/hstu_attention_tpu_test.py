@@ -20,6 +20,8 @@ from pallas_kernels.hstu_attention import (
   masks,
   shapes,
   tpu,
+  tpu_grid,
+  tpu_heads,
   tpu_layout,
   tpu_pairs,
 )
@@ -33,7 +35,7 @@ PLAN = tpu_layout.KernelPlan(
   block_q=16,
   block_k=8,
   tile=8,
-  heads=1,
+  heads=tpu_heads.HeadPlan(1, 1, 8, 8),
   buckets=0,
   targets=False,
   interpret=True,
@@ -86,13 +88,13 @@ def test_each_block_that_is_seen_is_walked_once_from_both_sides(options, tail):
   seen = np.asarray(
     masks.is_visible(
       spec,
-      query[:, None, tpu_layout.TOKEN] == key[None, :, tpu_layout.TOKEN],
-      query[:, None, tpu_layout.ORDER],
-      key[None, :, tpu_layout.ORDER],
-      query[:, None, tpu_layout.LIMIT],
+      query[tpu_layout.TOKEN, :, None] == key[tpu_layout.TOKEN],
+      query[tpu_layout.ORDER, :, None],
+      key[tpu_layout.ORDER],
+      query[tpu_layout.LIMIT, :, None],
     )
   )
-  seen &= query[:, None, tpu_layout.SEGMENT] == key[None, :, tpu_layout.SEGMENT]
+  seen &= query[tpu_layout.SEGMENT, :, None] == key[tpu_layout.SEGMENT]
   blocks = seen.reshape(-1, plan.block_q, CAPACITY // 8, 8).any((1, 3))
   of_query, of_key = list_walks(call.by_query), list_walks(call.by_key)
   # Each pair once, and the same pairs from both sides.
@@ -243,7 +245,7 @@ def test_the_blocks_of_a_tpu_and_heads_in_groups(monkeypatch):
   shape = dataclasses.replace(cases.SHAPE, max_len=300, heads=4)
   arguments = shapes.inputs(shape, sizes=[290, 0, 3, 0, 120, 80], capacity=512)
   arguments |= dict(contextual=2, targets=jnp.array([9, 0, 1, 0, 30, 0]))
-  monkeypatch.setattr(tpu, 'HEADS_BYTES', 4 << 20)
+  monkeypatch.setattr(tpu, 'HEADS_BYTES', 1 << 19)
   attend = interpreted_with(monkeypatch, block_q=256, block_k=256)
   actual, expected = run(arguments, attend), run(arguments)
   for name in expected:
@@ -368,6 +370,38 @@ def test_a_list_of_pairs_that_fits_no_memory_is_refused():
   arguments = shapes.inputs(shape, sizes=[60], capacity=1 << 21)
   with pytest.raises(ValueError, match='278,528 pairs of blocks, .* 1088 kB'):
     lower_attention(arguments)
+
+
+def test_kernels_tell_nearly_what_full_sequences_cost():
+  """Half of what the list has room for, since what meets is known too late."""
+  lengths = jnp.full(4, 8192)
+  spec = dataclasses.replace(SPEC, max_len=8192, max_queries=8192)
+  plan = dataclasses.replace(
+    PLAN, block_q=256, block_k=256, tile=128,
+    heads=tpu_heads.HeadPlan(2, 1, 64, 32),
+  )  # fmt: skip
+  tokens = 4 * 8192
+  where = tpu_layout.layout(
+    spec, plan, context(lengths=lengths), tokens, aligned=False
+  )
+  call = tpu_layout.call(spec, plan, context(lengths=lengths), where, tokens)
+  wide, narrow = (
+    jax.ShapeDtypeStruct((tokens, 2 * d), 'bfloat16') for d in (64, 32)
+  )
+  operands = {'q': wide, 'k': wide, 'v': narrow}
+  pairs = int(call.by_query.bounds[-1])
+  # Products of 64 and 32 numbers, for each head and pair of tokens.
+  flops = pairs * 256 * 256 * 2 * 2 * (64 + 32)
+  # q and the output once, k and v once a pair, and 8 fields of each token.
+  token = 2 * 2 * (64 + 32) + 4 * tpu_layout.FIELDS
+  moved = (tokens + pairs * 256) * token
+  side = tpu_grid.by_query(plan, operands, call)
+  cost = tpu_grid.estimate_cost(
+    plan, side, side.inputs, side.in_specs, [narrow], 64 + 32
+  )
+  assert 1.0 <= cost.flops / flops < 1.1
+  assert 1.0 <= cost.bytes_accessed / moved < 1.1
+  assert cost.transcendentals * 2 * (64 + 32) == cost.flops
 
 
 def test_a_tpu_comes_first_where_there_is_one():
