@@ -20,28 +20,6 @@ def compiler_params() -> pltpu.CompilerParams:
   )
 
 
-def keep_in_hbm(call, name: str):
-  """A call of a kernel whose arrays of this name XLA leaves where they are.
-
-  It would bring those that fit into the fast memory there, all of them.
-
-  Args:
-    call: takes a dictionary of arrays last.
-    name: of what is kept.
-  """
-
-  # What is asked of an array has no effect on its own outside of a program.
-  @jax.jit
-  def run(*arguments):
-    *others, inputs = arguments
-    kept = jax.tree.map(
-      lambda x: pltpu.with_memory_space_constraint(x, pltpu.HBM), inputs[name]
-    )
-    return call(*others, {**inputs, name: kept})
-
-  return run
-
-
 def estimate(size: int) -> pl.CostEstimate:
   """What XLA is told of a kernel that moves so many bytes, and does little."""
   return pl.CostEstimate(flops=0, transcendentals=0, bytes_accessed=size)

@@ -159,10 +159,25 @@ def move_rows(
     name='jagged_embedding_moves',
   )
   if not interpret:
-    call = tpu_room.keep_in_hbm(call, 'state')
+    # Outside of a program the constraint cannot be evaluated.
+    call = jax.jit(functools.partial(_keep_numbers, call))
   state = call(*prefetched, inputs)['state']
   numbers = tpu_lines.join_tails(state.numbers)
   return state.table, moves.join(state.elements, numbers)
+
+
+def _keep_numbers(call, *arguments):
+  """Runs the kernel, and keeps XLA from bringing slots to the fast memory.
+
+  It would bring those that fit there, all of them. It also takes such a
+  constraint for a table, but not if that is all that the kernel returns.
+  """
+  *prefetched, inputs = arguments
+  state = inputs['state']
+  numbers = jax.tree.map(
+    lambda x: pltpu.with_memory_space_constraint(x, pltpu.HBM), state.numbers
+  )
+  return call(*prefetched, inputs | {'state': state._replace(numbers=numbers)})
 
 
 def _estimate_cost(state: State, rows, vectors, visits, grads):
