@@ -310,11 +310,13 @@ def test_gradients_of_table_and_weights():
 def test_under_the_interpreter_that_simulates_the_memory(
   dtype, name, simulator
 ):
-  # Three steps of units, in both halves of their memory; one long bag. Rows of
-  # two steps lie in one line of a slot.
-  ids = jnp.arange(1, 2 * 260, 2, dtype=jnp.int32).at[7].set(4)
+  # Three steps of units, in both halves of their memory; one long bag. The last
+  # row of a step and the first one of the next lie in one line of a slot.
+  ids = jnp.arange(61, 61 + 2 * 260, 2, dtype=jnp.int32).at[7].set(64)
+  used = np.unique(ids)
+  assert used[127] // 128 == used[128] // 128
   lengths = jnp.int32([30, 0, 228, 1])
-  table = jnp.ones((2 * 260, DIM), dtype)
+  table = jnp.ones((600, DIM), dtype)
   rule = RULES[name]
   state = slots(table, rule)
   grads = inputs('float32')['grads'][: len(ids)]
