@@ -18,12 +18,14 @@ id, if all ids name different rows:
 - kernel: the copies alone.
 
 A kernel that does not change its table where it lies, or for which XLA makes
-another array of the table's size, is an error.
+another array of the table's size or brings all of a slot with one number a row
+into the fast memory, is an error.
 """
 
 import contextlib
 import functools
 import math
+import re
 import unittest.mock
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -251,6 +253,10 @@ def _find_fault(compiled, call: Call) -> str:
   )
   if copies:
     return f'made anew: {", ".join(copies)}'
+  slots = {x.size for x in arrays if call.moves and len(x.shape) == 1}
+  # S(1) is that memory.
+  if any(re.search(rf'\[{n}\]\{{\S*S\(1\)', compiled.as_text()) for n in slots):
+    return 'a slot is brought into the fast memory'
   size = _size_of(*arrays) if call.moves else 0
   alias = compiled.memory_analysis().alias_size_in_bytes
   # More where the last tile of a slot is filled up.

@@ -129,20 +129,18 @@ class Kernels:
     planes = tpu_walk.rows_of_unit(table.dtype)
     places = tpu_lists.list_places(ids, table.shape[0], planes)
     visits = tpu_lists.list_visits(source, places.codes, weights, places.bounds)
-    done = tpu_moves.prepare(
-      settings, chance, table.shape[0], slots, places, order
-    )
-    state, values = tpu_updates.move_rows(
+    done = tpu_moves.prepare(settings, chance, places, order)
+    return tpu_updates.move_rows(
       done.moves,
       done.scalars,
       places.rows,
       done.vectors,
       visits,
       grads,
-      (table, *(slots[i] for i in done.moves.copied_slots)),
+      table,
+      slots,
       self.interpret,
     )
-    return state[0], tpu_moves.put_back(done, slots, state[1:], values)
 
 
 COMPILED = Kernels()

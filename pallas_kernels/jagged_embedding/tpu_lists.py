@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 CHUNK = 512  # visits whose numbers are in SMEM together
 SEGMENTS = 128  # sums that a grid step makes, as many as a register has lanes
+TILE = 8  # units that are moved together, as many as a register has rows
 # What becomes of a row: it is added, or NaN is, or nothing. A code is four
 # times the place plus one of these.
 ADD, WRONG, SKIP = 0, 1, 2

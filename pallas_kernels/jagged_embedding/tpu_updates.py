@@ -5,12 +5,11 @@ them and for the rows of their slots, adds up gradients while these are on their
 way, moves all rows as `rules` says, and sends them back; the copies back are
 waited for when their memory is needed again, two steps later. Units are
 distinct, so no step reads what another one writes. Table and slots are changed
-where they lie.
+where they lie. Slots with one number a row come by lines (`tpu_lines`).
 
-What there is of each row in numbers, such as a mean square or the settings of
-its group, XLA brings and takes away as vectors. They run along the lanes; in
-the kernel a matrix of up to 128 of them is turned once, so that each is a
-column, as the rules want it.
+What is given for each row in numbers, such as the settings of its group, XLA
+brings as vectors. They run along the lanes; in the kernel a matrix of up to 128
+of them is turned once, so that each is a column, as the rules want it.
 """
 
 import functools
@@ -25,12 +24,12 @@ from pallas_kernels import hashing
 from pallas_kernels.jagged_embedding import (
   rounding,
   rules,
+  tpu_lines,
   tpu_room,
   tpu_walk,
 )
-from pallas_kernels.jagged_embedding.tpu_lists import SEGMENTS, Visits
+from pallas_kernels.jagged_embedding.tpu_lists import SEGMENTS, TILE, Visits
 
-TILE = 8  # rows that the rules move together, as many as a register has
 SEED = 3  # of the scalars; before it the learning rate and two corrections
 
 
@@ -41,9 +40,10 @@ class Moves(NamedTuple):
     optimizer: a name in `rules.OPTIMIZERS`.
     numbers: of each field of `RuleNumbers` its value, or where it is: the name
       of a vector, or the place of a scalar as an int.
-    slots: 'element' or 'row' of each slot that the rule sees.
+    slots: 'element' or 'row' of each slot.
+    row_count: whether the last slot counts the updates of each row.
     vectors: names of the vectors, in their order. 'row', 'number' and 'column'
-      are numbers of rows and columns, 'slot0', ... slots of rows.
+      are numbers of rows and columns.
     planes: rows of a unit.
     stochastic: whether rows are rounded by chance.
   """
@@ -51,17 +51,36 @@ class Moves(NamedTuple):
   optimizer: str
   numbers: tuple[float | int | str, ...]
   slots: tuple[str, ...]
+  row_count: bool
   vectors: tuple[str, ...]
   planes: int
   stochastic: bool
 
-  @property
-  def row_slots(self) -> tuple[int, ...]:
-    return tuple(i for i, kind in enumerate(self.slots) if kind == 'row')
+  def part(self, slots) -> tuple[tuple, tuple]:
+    """What there is of each slot: of those of elements, and of rows."""
+    return tuple(
+      tuple(x for x, kind in zip(slots, self.slots, strict=True) if kind == of)
+      for of in ('element', 'row')
+    )
 
-  @property
-  def copied_slots(self) -> tuple[int, ...]:
-    return tuple(i for i, kind in enumerate(self.slots) if kind == 'element')
+  def join(self, of_elements, of_rows) -> tuple:
+    """The opposite of `part`."""
+    parts = {'element': iter(of_elements), 'row': iter(of_rows)}
+    return tuple(next(parts[kind]) for kind in self.slots)
+
+
+class State(NamedTuple):
+  """What is changed where it lies.
+
+  Attributes:
+    table: `[rows, D]`.
+    elements: slots of elements, `[rows, D]` float32 each.
+    numbers: slots with one number a row.
+  """
+
+  table: jax.Array
+  elements: tuple[jax.Array, ...]
+  numbers: tpu_lines.Slots
 
 
 def move_rows(
@@ -71,7 +90,8 @@ def move_rows(
   vectors,
   visits: Visits,
   grads,
-  state,
+  table,
+  slots,
   interpret: object = False,
 ):
   """Moves rows by the sums of their gradients.
@@ -84,12 +104,12 @@ def move_rows(
       next to each other. None if there are none.
     visits: rows of `grads` and where they go.
     grads: `[N, D]` float32.
-    state: table and slots of elements.
+    table: `[rows, D]`.
+    slots: `[rows, D]` or `[rows]` float32 each.
     interpret: as in `tpu.Kernels`.
 
   Returns:
-    (table and slots of elements, `[steps, S * planes, SEGMENTS]` float32 new
-    slots of rows, or None if there are none).
+    The new table and slots.
   """
   steps, planes, _ = rows.shape
   dim = grads.shape[1]
@@ -108,49 +128,67 @@ def move_rows(
   }
   prefetched = visits.bounds, scalars
   first = len(prefetched) + len(inputs)
-  inputs['state'], in_specs['state'] = state, (anywhere,) * len(state)
-  outputs = {'state': tuple(_shape_of(x) for x in state)}
-  out_specs = {'state': in_specs['state']}
+  elements, numbers = moves.part(slots)
+  state = State(table, elements, tpu_lines.cut_tails(numbers))
+  inputs['state'] = state
+  in_specs['state'] = jax.tree.map(lambda _: anywhere, state)
   if vectors is not None:
     inputs['vectors'] = vectors
     in_specs['vectors'] = by_step(vectors.shape[1])
-  if moves.row_slots:
-    count = len(moves.row_slots) * planes
-    outputs['values'] = jax.ShapeDtypeStruct(
-      (steps, count, SEGMENTS), jnp.float32
-    )
-    out_specs['values'] = by_step(count)
-  scratch = _make_scratch(moves, visits, grads, state[0])
-  blocks = 4 * SEGMENTS * (len(moves.vectors) + len(moves.row_slots)) * planes
+  scratch = _make_scratch(moves, visits, grads, state)
+  blocks = 4 * SEGMENTS * len(moves.vectors) * planes
   tpu_room.check_memory(scratch, blocks, dim, interpret)
   tpu_room.check_bounds(visits.bounds, interpret)
-  made = pl.pallas_call(
+  call = pl.pallas_call(
     functools.partial(_kernel, moves),
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=len(prefetched),
       grid=(steps,),
       in_specs=[in_specs],
-      out_specs=out_specs,
+      out_specs={'state': in_specs['state']},
       scratch_shapes=[scratch],
     ),
-    out_shape=outputs,
-    input_output_aliases={first + i: i for i in range(len(state))},
+    # A tuple by itself would come to the kernel in pieces.
+    out_shape={'state': jax.tree.map(_shape_of, state)},
+    input_output_aliases={
+      first + i: i for i in range(len(jax.tree.leaves(state)))
+    },
     compiler_params=tpu_room.compiler_params(),
-    cost_estimate=_estimate_cost(moves, rows, vectors, visits, grads),
+    cost_estimate=_estimate_cost(state, rows, vectors, visits, grads),
     interpret=interpret,
     name='jagged_embedding_moves',
-  )(*prefetched, inputs)
-  return made['state'], made.get('values')
+  )
+  if not interpret:
+    # Outside of a program the constraint cannot be evaluated.
+    call = jax.jit(functools.partial(_keep_numbers, call))
+  state = call(*prefetched, inputs)['state']
+  numbers = tpu_lines.join_tails(state.numbers)
+  return state.table, moves.join(state.elements, numbers)
 
 
-def _estimate_cost(moves: Moves, rows, vectors, visits, grads):
+def _keep_numbers(call, *arguments):
+  """Runs the kernel, and keeps XLA from bringing slots to the fast memory.
+
+  It would bring those that fit there, all of them. It also takes such a
+  constraint for a table, but not if that is all that the kernel returns.
+  """
+  *prefetched, inputs = arguments
+  state = inputs['state']
+  numbers = jax.tree.map(
+    lambda x: pltpu.with_memory_space_constraint(x, pltpu.HBM), state.numbers
+  )
+  return call(*prefetched, inputs | {'state': state._replace(numbers=numbers)})
+
+
+def _estimate_cost(state: State, rows, vectors, visits, grads):
   """What the kernel moves, if all visits and units have a row."""
-  units = rows.shape[0] * SEGMENTS
+  steps, planes, _ = rows.shape
+  units = steps * SEGMENTS
   # Words of units, and rows of slots, which are as long; there and back.
-  copies = 1 + len(moves.copied_slots) * moves.planes
+  copies = 1 + len(state.elements) * planes
   size = 2 * 4 * units * grads.shape[1] * copies
+  size += tpu_lines.count_bytes(state.numbers, units)
   numbers = rows.size + (0 if vectors is None else vectors.size)
-  numbers += units * moves.planes * len(moves.row_slots)
   return tpu_room.estimate(
     tpu_walk.count_bytes(grads, visits) + size + 4 * numbers
   )
@@ -160,24 +198,23 @@ def _shape_of(x):
   return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
-def _make_scratch(moves: Moves, visits, grads, table) -> dict:
+def _make_scratch(moves: Moves, visits, grads, state: State) -> dict:
   dim, places = grads.shape[1], moves.planes * SEGMENTS
-  square = SEGMENTS, SEGMENTS
   scratch = {
     'walk': tpu_walk.make_scratch(grads, visits.numbers.shape[1]),
     'sums': pltpu.VMEM((places, dim), jnp.float32),
-    'units': pltpu.VMEM((2, places, dim), table.dtype),
+    'units': pltpu.VMEM((2, places, dim), state.table.dtype),
     'slots': [
-      pltpu.VMEM((2, places, dim), jnp.float32) for _ in moves.copied_slots
+      pltpu.VMEM((2, places, dim), jnp.float32) for _ in state.elements
     ],
     'arrivals': pltpu.SemaphoreType.DMA((2,)),
     'departures': pltpu.SemaphoreType.DMA((2,)),
     'departed': pltpu.SMEM((2,), jnp.int32),
   }
   if moves.vectors:
-    scratch['columns'] = pltpu.VMEM(square, jnp.int32)
-  if moves.row_slots:
-    scratch['values'] = pltpu.VMEM(square, jnp.float32)
+    scratch['columns'] = pltpu.VMEM((SEGMENTS, SEGMENTS), jnp.int32)
+  if state.numbers.whole:
+    scratch['lines'] = tpu_lines.make_scratch(len(state.numbers.whole))
   return scratch
 
 
@@ -186,29 +223,38 @@ def _kernel(moves: Moves, bounds, scalars, inputs, outputs, scratch):
   walk = tpu_walk.Walk(
     bounds, inputs['numbers'], inputs['grads'], **scratch['walk']
   )
-  departed = scratch['departed']
+  lines, departed = None, scratch['departed']
+  before, after = inputs['state'], outputs['state']
+  if 'lines' in scratch:
+    lines = tpu_lines.Lines(before.numbers, after.numbers, **scratch['lines'])
 
   @pl.when(step == 0)
   def _():
     departed[0], departed[1] = 0, 0
     tpu_walk.begin(walk)
+    if lines:
+      tpu_lines.begin(lines)
 
   # Steps are as many as units could be; the last ones may have none.
   @pl.when(bounds[step] < bounds[step + 1])
   def _():
-    _move_step(moves, step, walk, scalars, inputs, outputs, scratch)
+    _move_step(moves, step, walk, lines, scalars, inputs, after, scratch)
 
   @pl.when(step == steps - 1)
   def _():
     for half in range(2):
       _wait(scratch, 'departures', jnp.int32(half), departed[half])
+    if lines:
+      tpu_lines.end(lines)
 
 
-def _move_step(moves, step, walk, scalars, inputs, outputs, scratch):
-  half, sums = step & 1, scratch['sums']
+def _move_step(moves, step, walk, lines, scalars, inputs, after, scratch):
+  half, sums, rows = step & 1, scratch['sums'], inputs['rows']
   departed = scratch['departed']
   _wait(scratch, 'departures', half, departed[half])
-  count = _copy_units(moves, inputs, inputs['state'], scratch, half, here=True)
+  count = _copy_units(moves, rows, inputs['state'], scratch, half, here=True)
+  if lines:
+    line_count = tpu_lines.ask(lines, half, rows)
 
   def add(row, place):
     at = pl.ds(place, 1)
@@ -221,32 +267,31 @@ def _move_step(moves, step, walk, scalars, inputs, outputs, scratch):
     columns[pl.ds(0, inputs['vectors'].shape[0]), :] = inputs['vectors'][...]
     columns[...] = columns[...].T
   _wait(scratch, 'arrivals', half, count)
+  if lines:
+    tpu_lines.wait(lines, lines.arrivals, half, line_count)
 
   def move_tile(tile, _):
     first = pl.multiple_of(tile * TILE, TILE)
-    _move_tile(moves, first, half, scalars, scratch)
+    _move_tile(moves, first, half, rows, lines, scalars, scratch)
 
-  _repeat(SEGMENTS // TILE, move_tile, None)
-  if moves.row_slots:
-    values = outputs['values']
-    values[...] = scratch['values'][...].T[: values.shape[0]]
-  departed[half] = _copy_units(
-    moves, inputs, outputs['state'], scratch, half, here=False
-  )
+  tpu_walk.repeat(SEGMENTS // TILE, move_tile, None)
+  departed[half] = _copy_units(moves, rows, after, scratch, half, here=False)
+  if lines:
+    tpu_lines.send(lines, half)
 
 
-def _copy_units(moves: Moves, inputs, state, scratch, half, here: bool):
+def _copy_units(moves: Moves, rows, state, scratch, half, here: bool):
   """Starts the copies of a step's units and slots, and counts them.
 
   Args:
     moves: what to do.
-    inputs: of the kernel.
+    rows: reference to the rows of the units.
     state: references to the table and the slots in HBM.
     scratch: of the kernel.
     half: which half of the scratch memory the step uses.
     here: whether they come or go.
   """
-  (table, *slots), units = state, scratch['units']
+  table, slots, units = state.table, state.elements, scratch['units']
   semaphore = scratch['arrivals' if here else 'departures'].at[half]
 
   def copy(far, near):
@@ -254,8 +299,9 @@ def _copy_units(moves: Moves, inputs, state, scratch, half, here: bool):
     pltpu.make_async_copy(*ends, semaphore).start()
 
   def copy_unit(lane, count):
-    rows = [inputs['rows'][plane, lane] for plane in range(moves.planes)]
-    unit = tpu_walk.find_unit(functools.reduce(jnp.maximum, rows), table.dtype)
+    of_unit = [rows[plane, lane] for plane in range(moves.planes)]
+    unit = functools.reduce(jnp.maximum, of_unit)
+    unit = tpu_walk.find_unit(unit, table.dtype)
 
     @pl.when(unit >= 0)
     def _():
@@ -265,7 +311,7 @@ def _copy_units(moves: Moves, inputs, state, scratch, half, here: bool):
       )
 
     count += (unit >= 0).astype(jnp.int32)
-    for plane, row in enumerate(rows if slots else ()):
+    for plane, row in enumerate(of_unit if slots else ()):
       # A row without a gradient, beside one with, keeps its slots.
       @pl.when(row >= 0)
       def _(plane=plane, row=row):
@@ -276,23 +322,16 @@ def _copy_units(moves: Moves, inputs, state, scratch, half, here: bool):
       count += len(slots) * (row >= 0).astype(jnp.int32)
     return count
 
-  return _repeat(SEGMENTS, copy_unit, jnp.int32(0))
-
-
-def _repeat(count: int, body, start):
-  # Of plain numbers the loop would count in 64 bits where these are switched
-  # on, which the compiler does not take.
-  return jax.lax.fori_loop(jnp.int32(0), jnp.int32(count), body, start)
+  return tpu_walk.repeat(SEGMENTS, copy_unit, jnp.int32(0))
 
 
 def _wait(scratch, semaphores: str, half, count) -> None:
   """Waits for so many copies, which are all of one size."""
   row = scratch['sums'].at[pl.ds(0, 1), :]
-  copy = pltpu.make_async_copy(row, row, scratch[semaphores].at[half])
-  jax.lax.fori_loop(0, count, lambda *_: copy.wait(), None)
+  tpu_walk.wait_for(count, row, scratch[semaphores].at[half])
 
 
-def _move_tile(moves: Moves, first, half, scalars, scratch) -> None:
+def _move_tile(moves, first, half, rows, lines, scalars, scratch) -> None:
   """Moves the rows of `TILE` units, of which `first` is the first one."""
   at = pl.ds(first, TILE)
   units = scratch['units']
@@ -303,10 +342,11 @@ def _move_tile(moves: Moves, first, half, scalars, scratch) -> None:
   )
   olds = _split_planes(units[half, at_units, :])
   columns = scratch['columns'][at, :] if moves.vectors else None
-  if moves.row_slots:
-    values = jnp.zeros((TILE, SEGMENTS), jnp.float32)
-    lane = jax.lax.broadcasted_iota(jnp.int32, values.shape, 1)
-  bits = []
+  old_numbers = [()] * moves.planes
+  if lines:
+    found = tpu_lines.find(lines, first, rows)
+    old_numbers = tpu_lines.load(lines, half, found)
+  new_numbers, bits = [], []
   for plane in range(moves.planes):
 
     def column(name, plane=plane):
@@ -315,19 +355,25 @@ def _move_tile(moves: Moves, first, half, scalars, scratch) -> None:
 
     own = pl.ds(pl.multiple_of(plane * SEGMENTS + first, TILE), TILE)
     old = olds[plane]
-    slots = _load_slots(moves, scratch, half, own, column)
-    numbers = _find_numbers(moves, scalars, column)
+    elements = [slot[half, own, :] for slot in scratch['slots']]
+    slots = moves.join(elements, old_numbers[plane])
+    numbers, counts = _find_numbers(moves, scalars, column), ()
+    if moves.row_count:
+      # The rule sees two corrections a row in place of the count.
+      *slots, count = slots
+      counts = (count + 1,)
+      numbers = numbers._replace(
+        correct1=find_correction(numbers.log1, counts[0]),
+        correct2=find_correction(numbers.log2, counts[0]),
+      )
     off, new_slots = rules.step(
       moves.optimizer, numbers, old, slots, scratch['sums'][own, :]
     )
     new = rules.shrink(numbers, old - off)
-    for place, i in enumerate(moves.copied_slots):
-      scratch['slots'][place][half, own, :] = new_slots[i]
-    for place, i in enumerate(moves.row_slots):
-      value = new_slots[i][:, None]
-      if moves.planes > 1:
-        value = jnp.where(column('row') >= 0, value, slots[i][:, None])
-      values = jnp.where(lane == place * moves.planes + plane, value, values)
+    elements, new_number = moves.part((*new_slots, *counts))
+    for slot, x in zip(scratch['slots'], elements, strict=True):
+      slot[half, own, :] = x
+    new_numbers.append(new_number)
     if moves.planes == 1:
       units[half, at_units, :] = new
     else:
@@ -337,8 +383,8 @@ def _move_tile(moves: Moves, first, half, scalars, scratch) -> None:
   if bits:
     lower = jax.lax.shift_right_logical(bits[0], jnp.uint32(16))
     units[half, at_units, :] = pltpu.bitcast(lower | bits[1], jnp.bfloat16)
-  if moves.row_slots:
-    scratch['values'][at, :] = values
+  if lines:
+    tpu_lines.store(lines, half, found, new_numbers)
 
 
 def _split_planes(units):
@@ -352,17 +398,6 @@ def _split_planes(units):
   return [_float(words << jnp.uint32(16)), _float(upper)]
 
 
-def _load_slots(moves: Moves, scratch, half, own, column):
-  """The slots of a tile, as `rules.step` takes them."""
-  slots, copied = [], iter(scratch['slots'])
-  for i, kind in enumerate(moves.slots):
-    if kind == 'element':
-      slots.append(next(copied)[half, own, :])
-    else:
-      slots.append(_float(column(f'slot{i}'))[:, 0])
-  return tuple(slots)
-
-
 def _find_numbers(moves: Moves, scalars, column) -> rules.RuleNumbers:
   def find(number):
     if isinstance(number, str):
@@ -370,6 +405,21 @@ def _find_numbers(moves: Moves, scalars, column) -> rules.RuleNumbers:
     return _float(scalars[number]) if isinstance(number, int) else number
 
   return rules.RuleNumbers(*map(find, moves.numbers))
+
+
+def find_correction(log, counts):
+  """-1 / expm1(counts * log), which Mosaic does not have, as a column.
+
+  Args:
+    log: of a beta, one number or `[TILE, 1]`.
+    counts: `[TILE]`.
+  """
+  x = counts[:, None] * log
+  # A series where exp(x) - 1 would lose digits: x^12 / 12! is below 2^-24.
+  series = jnp.ones_like(x)
+  for i in range(11, 1, -1):
+    series = series * x * (1 / i) + 1
+  return -1 / jnp.where(x > -0.7, series * x, jnp.exp(x) - 1)
 
 
 def _round_to_bits(moves: Moves, x, seed, column):

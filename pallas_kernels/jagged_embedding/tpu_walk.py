@@ -82,6 +82,19 @@ def slice_unit(unit, dtype):
   return pl.ds(pl.multiple_of(unit * size, size), size)
 
 
+def repeat(count, body, start):
+  """A loop; of plain numbers JAX would count in 64 bits where it has these,
+  which the compiler does not take."""
+  count = jnp.asarray(count, jnp.int32)
+  return jax.lax.fori_loop(jnp.int32(0), count, body, start)
+
+
+def wait_for(count, like, semaphore) -> None:
+  """Waits for so many copies, each of the size of `like`."""
+  copy = pltpu.make_async_copy(like, like, semaphore)
+  repeat(count, lambda *_: copy.wait(), None)
+
+
 def begin(walk: Walk) -> None:
   """Asks for the first rows; in the first grid step alone."""
   total = _total(walk)

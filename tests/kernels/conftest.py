@@ -2,9 +2,14 @@
 
 Compiling what interprets a kernel takes seconds a case. The default run takes
 those that meet all of the kernel's lines; `pytest -m slow` takes the others.
+And what simulates the memory of a TPU.
 """
 
 import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_kernels import dispatch
+from pallas_kernels.jagged_embedding import api, tpu
 
 # Test -> its cases that run by default, as their ids stand in brackets
 # (without the backend's name); None for all of them.
@@ -46,3 +51,23 @@ def pytest_collection_modifyitems(items):
       continue
     if not chosen(item.originalname, parameters.id):
       item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def simulator(request, monkeypatch, capfd):
+  """Name of an implementation of embeddings whose memory is simulated.
+
+  Copies arrive as late as they may, what nobody wrote is NaN, and a race fails
+  the test. Its parameter False looks for no races, which takes longer than all
+  else and rises with the square of the copies.
+  """
+  params = pltpu.InterpretParams(
+    uninitialized_memory='nan',
+    detect_races=getattr(request, 'param', True),
+    dma_execution_mode='on_wait',
+  )
+  kernels = tpu.Kernels(interpret=params)
+  backend = dispatch.Backend(lambda: kernels)
+  monkeypatch.setitem(api.BACKENDS, 'simulated', backend)
+  yield 'simulated'
+  assert 'RACE' not in ''.join(capfd.readouterr())

@@ -158,8 +158,9 @@ def test_bytes_are_those_of_the_copies():
   numbers = visits * 2 * 4
   lookup = moved(lambda: api.gather(table, ids, implementation='interpret'))
   assert lookup == visits * row + numbers + 1000 * row
-  # A row and its mean, there and back; its number; a mean square, both ways.
-  there_and_back = places * (2 * 2 * row + 3 * 4)
+  # A row and its mean, there and back; its number; mean squares by lines of
+  # 128, of which a table of 2,000 rows has 16.
+  there_and_back = places * (2 * 2 * row + 4) + 16 * 2 * 4 * 128
   assert moved(update) == visits * row + numbers + there_and_back
 
 
