@@ -13,7 +13,7 @@ from pallas_kernels.jagged_embedding.tpu_updates import Moves
 
 
 class Preparation(NamedTuple):
-  """An update but for its gradients.
+  """An update but for its gradients and what it moves.
 
   Attributes:
     moves: what the kernel is compiled for.

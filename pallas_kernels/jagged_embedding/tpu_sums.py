@@ -54,7 +54,7 @@ def sum_segments(
       num_scalar_prefetch=1,
       grid=(steps,),
       in_specs=[pl.BlockSpec(memory_space=pltpu.HBM)] * 2,
-      out_specs=pl.BlockSpec(block, lambda step, _: (step, 0)),
+      out_specs=pl.BlockSpec(block, lambda step, _: (step, jnp.int32(0))),
       scratch_shapes=[scratch],
     ),
     out_shape=out,

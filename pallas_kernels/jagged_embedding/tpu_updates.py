@@ -117,7 +117,12 @@ def move_rows(
 
   def by_step(count, **options):
     shape = (pl.Squeezed(), count, SEGMENTS)
-    return pl.BlockSpec(shape, lambda step, *_: (step, 0, 0), **options)
+
+    def index(step, *_):
+      zero = jnp.int32(0)  # or it would have 64 bits where JAX has these
+      return step, zero, zero
+
+    return pl.BlockSpec(shape, index, **options)
 
   # In the order of their names, as JAX flattens them: the state is the fourth.
   inputs = {'grads': grads, 'numbers': visits.numbers, 'rows': rows}

@@ -108,6 +108,21 @@ def test_groups(chip, dtype, optimizer):
   check(chip, embedding.Call(run, arguments, 2, True, 0))
 
 
+@pytest.mark.parametrize('dtype', DTYPES)
+def test_where_64_bits_are_switched_on(dtype):
+  with jax.enable_x64(True):
+    check('v5e', embedding.lookup('embedding_bag', dtype, DIM, SIZES))
+    check('v5e', embedding.update(RULES['row_lamb'], dtype, DIM, SIZES))
+
+
+@pytest.mark.parametrize('rows', [100, 1 << 20])
+@pytest.mark.parametrize('dtype', DTYPES)
+def test_slots_of_less_than_a_line_and_of_whole_ones(dtype, rows):
+  call = embedding.update(RULES['row_adam'], dtype, DIM, (rows, *SIZES[1:]))
+  # XLA may bring a small table into the fast memory.
+  assert embedding.measure('v5e', 'pallas_tpu', call)['compiled']
+
+
 def test_the_benchmark(capsys):
   embedding.main(['--smoke'])
   assert 'v5e/sgd/float32/128/pallas_tpu' in capsys.readouterr().out
