@@ -28,7 +28,6 @@ class Side(NamedTuple):
     inputs: name -> array.
     in_specs: name -> its blocks.
     query_spec: blocks of `[R, groups * lanes]`, for lanes of a group of heads.
-    key_spec: blocks of `[K, groups * lanes]`.
     stats_spec: blocks of `[groups, R, numbers]` for the queries, or of
       `[groups, numbers, R]` if queries run along the lanes.
     pairs: the most pairs of blocks that there may be.
@@ -40,7 +39,6 @@ class Side(NamedTuple):
   inputs: dict[str, jax.Array]
   in_specs: dict[str, pl.BlockSpec]
   query_spec: Callable[[int], pl.BlockSpec]
-  key_spec: Callable[[int], pl.BlockSpec]
   stats_spec: Callable[[int], pl.BlockSpec]
   pairs: int
   others: tuple[str, ...]
@@ -218,7 +216,7 @@ def estimate_cost(
 
   How many pairs of blocks meet is known at run time alone. Taken is half of
   what the list has room for, which is nearly what there is if all sequences are
-  as long as they may be; of shorter ones, fewer meet.
+  as long as they may be. Of shorter ones fewer meet, with a window more.
 
   Args:
     plan: block sizes.
@@ -315,7 +313,6 @@ def _side(plan, pairs, call, inputs, query, key, turned) -> Side:
     inputs,
     in_specs,
     query_spec,
-    key_spec,
     stats_spec,
     len(pairs.codes),
     ('q', 'dout', 'stats', 'queries') if turned else ('k', 'v', 'keys'),
