@@ -179,10 +179,20 @@ def _keep_numbers(call, *arguments):
   """
   *prefetched, inputs = arguments
   state = inputs['state']
-  numbers = jax.tree.map(
-    lambda x: pltpu.with_memory_space_constraint(x, pltpu.HBM), state.numbers
-  )
+  numbers = jax.tree.map(_keep_in_hbm, state.numbers)
   return call(*prefetched, inputs | {'state': state._replace(numbers=numbers)})
+
+
+@jax.custom_batching.custom_vmap
+def _keep_in_hbm(x):
+  return pltpu.with_memory_space_constraint(x, pltpu.HBM)
+
+
+@_keep_in_hbm.def_vmap
+def _(axis_size, in_batched, x):
+  # JAX has no rule of its own for it.
+  del axis_size
+  return _keep_in_hbm(x), in_batched[0]
 
 
 def _estimate_cost(state: State, rows, vectors, visits, grads):

@@ -188,3 +188,20 @@ def test_places():
   skipped = np.asarray(places.codes) % 4 == tpu_lists.SKIP
   assert skipped.tolist() == [True] + [False] * 5 + [True] * 2
   assert places.bounds.tolist() == [0, 6]
+
+
+def test_updates_of_several_tables_lower():
+  def update(table, sums, ids, grads):
+    return api.update_rows(
+      table, {'sum': sums}, ids, grads, learning_rate=RATE,
+      implementation='pallas_tpu',
+    )  # fmt: skip
+
+  text = lower_for_tpu(
+    jax.vmap(update),
+    jnp.ones((2, 300, DIM)),
+    jnp.zeros((2, 300)),
+    jnp.tile(jnp.arange(4), (2, 1)),
+    jnp.ones((2, 4, DIM)),
+  )
+  assert 'tpu_custom_call' in text
