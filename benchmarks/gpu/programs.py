@@ -85,7 +85,7 @@ def whole(what: str, static: dict):
 
 def kernel(name: str, static: dict):
   """One launch. This alone knows how `gpu.py` feeds its kernels."""
-  from pallas_kernels import dispatch, triton_call
+  from pallas_kernels import triton_call
   from pallas_kernels.hstu_attention import gpu, gpu_plan
   from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 
@@ -99,14 +99,7 @@ def kernel(name: str, static: dict):
       lengths, None, None, get('query_time'), get('time'), None, None
     )
     call = gpu_plan.call_of(tensors, context)
-    launch = gpu_plan.launch(
-      name,
-      spec,
-      call,
-      dispatch.device_kind(),
-      dispatch.platform() == 'cuda',
-      dispatch.compute_capability(),
-    )
+    launch = gpu_plan.launch_here(name, spec, call)
     given = gpu.inputs_of(spec, tensors, context)
     if name != 'forward':
       sums = given[4][:1]  # silu reads no sums

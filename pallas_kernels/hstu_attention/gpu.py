@@ -56,14 +56,7 @@ def kernel_of(name: str):
 
 
 def _launch(name: str, spec: Spec, call: gpu_plan.CallShapes, *inputs):
-  launch = gpu_plan.launch(
-    name,
-    spec,
-    call,
-    dispatch.device_kind(),
-    dispatch.platform() == 'cuda',
-    dispatch.compute_capability(),
-  )
+  launch = gpu_plan.launch_here(name, spec, call)
   return triton_call.run(kernel_of(name), launch, *inputs)
 
 

@@ -147,6 +147,18 @@ def call_of(tensors, context) -> CallShapes:
   )
 
 
+def launch_here(kernel: str, spec: Spec, call: CallShapes):
+  """`launch` for the device that JAX computes on by default."""
+  return launch(
+    kernel,
+    spec,
+    call,
+    dispatch.device_kind(),
+    dispatch.platform() == 'cuda',
+    dispatch.compute_capability(),
+  )
+
+
 def launch(
   kernel: str,
   spec: Spec,
