@@ -23,9 +23,9 @@ What is timed there are the kernels of 41548525: run it with those, and name
 them by `--kernels-of COMMIT`. Not in it: the second cache, conflicts of banks,
 and that tiles on the diagonal meet more buckets than others.
 
-Beside the kernel of the queries' gradients, `added_tb_s` is what it would take
-to do without it: the float32 numbers that the kernel of the keys would add up
-in memory, by atomic additions, over the predicted time.
+Beside the kernel of the keys' gradients, `added_gb` is what it would have to
+add up in memory, by atomic additions of float32, to compute the gradients of
+the queries, too.
 
   python -m benchmarks.gpu_roofline --lines forward
 
@@ -57,7 +57,7 @@ MARGIN = 1e-4  # as triton_bias_tiles has it
 KIND = 'measured sizes'  # of devices, as `blocks` calls it
 COLUMNS = (
   'case', 'sizes', 'registers', 'spilled_bytes', 'shared_bytes', 'blocks_an_sm',
-  *sass.UNITS, 'predicted_ms', 'measured_ms', 'x', 'added_tb_s',
+  *sass.UNITS, 'predicted_ms', 'measured_ms', 'x', 'added_gb',
 )  # fmt: skip
 
 
@@ -169,10 +169,9 @@ def predict(bias: str, width: int, kernel: str, sizes: tuple = ()) -> dict:
   clocks, turns = _count(launch, compiled)
   ms = combine(clocks, turns, launch.warps, held)
   added = {}
-  if kernel == 'backward_queries':
-    keys = _plan(bias, width, 'backward_keys', ())
-    block = keys.constants.block_q * keys.constants.group * width
-    added['added_tb_s'] = 4 * block * sum(_turns(keys)) / ms / 1e9
+  if kernel == 'backward_keys':
+    block = launch.constants.block_q * launch.constants.group * width
+    added['added_gb'] = 4 * block * sum(_turns(launch)) / 1e9
   return {
     'sizes': '-'.join(map(str, _sizes(launch))),
     **{name: found.get(name, 0) for name in ('registers', 'spilled_bytes')},

@@ -79,7 +79,7 @@ KERNELS = {
       ('memory', 'lsu', '.1f'),
       ('matrices', 'tensor', '.1f'),
       ('predicted ms', 'predicted_ms', '.2f'),
-      ('to do without it: TB/s added', 'added_tb_s', '.1f'),
+      ('to be added up, GB', 'added_gb', '.1f'),
     ),
     'where': {'kind': 'tuned sizes'},
   },

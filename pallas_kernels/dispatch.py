@@ -119,28 +119,33 @@ def platform() -> str:
   """'cpu', 'tpu', 'cuda' or 'rocm': where JAX computes by default."""
   if _elsewhere:
     return _elsewhere[0]
-  # The user may have put the computation elsewhere than on the first device.
-  device = jax.config.jax_default_device or jax.devices()[0]
-  name = device if isinstance(device, str) else device.platform
+  device = _default_device()
   # JAX calls the GPUs of both vendors so; their kernels differ.
-  if name == 'gpu':
-    kind = jax.devices()[0].client.platform_version.lower()
+  if device.platform == 'gpu':
+    kind = device.client.platform_version.lower()
     return 'rocm' if 'rocm' in kind else 'cuda'
-  return name
+  return device.platform
 
 
 def device_kind() -> str:
   """The model of the default device, such as 'TPU v5e' or 'cpu'."""
-  if _elsewhere:
-    return _elsewhere[1]
-  return jax.devices()[0].device_kind
+  return _elsewhere[1] if _elsewhere else _default_device().device_kind
 
 
 def compute_capability() -> str | None:
-  """Of the default device, such as '9.0'; None for other than NVIDIA's."""
+  """Of the default device, such as '9.0'; None where it is no GPU."""
   if _elsewhere:
     return _elsewhere[2]
-  return getattr(jax.devices()[0], 'compute_capability', None)
+  return getattr(_default_device(), 'compute_capability', None)
+
+
+def _default_device() -> jax.Device:
+  # The user may have put the computation elsewhere than on the first device,
+  # by the device or by the name of a platform.
+  device = jax.config.jax_default_device
+  if isinstance(device, str):
+    return jax.devices(device)[0]
+  return device or jax.devices()[0]
 
 
 def allows_coarse_products() -> bool:

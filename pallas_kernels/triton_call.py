@@ -14,6 +14,7 @@ import jax
 from pallas_kernels import dispatch, manual_axes
 
 INSTALL = "pip install 'genrec_jax[gpu]'"
+LEAST_CAPABILITY = (8, 0)  # earlier chips lack bfloat16 and shared memory
 LEAST_JAX_TRITON = 0, 3, 1  # as in setup.py
 
 
@@ -53,6 +54,12 @@ def why_not() -> str | None:
   for package in ('triton', 'jax_triton'):
     if importlib.util.find_spec(package) is None:
       return f'it needs the package {package}: {INSTALL}'
+  capability = dispatch.compute_capability()
+  if dispatch.platform() == 'cuda' and capability is not None:
+    if _parse_numbers(capability) < LEAST_CAPABILITY:
+      return (
+        f'it needs a GPU of compute capability 8.0 or more, not {capability}'
+      )
   return _too_old() or _not_importable()
 
 

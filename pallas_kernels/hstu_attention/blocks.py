@@ -23,7 +23,8 @@ def _triton(
 
 
 # Compute capabilities of NVIDIA's that give a program 99 KiB of shared memory:
-# A10, L4, the cards for workstations. Others have 163 KiB and more.
+# A10, L4, the cards for workstations. Others from 8.0 on have 163 KiB and more;
+# `triton_call.why_not` refuses the earlier ones.
 SMALL = ('8.6', '8.9', '12.0', '12.1')
 
 # (backend, kind of device or class of devices) -> options of the backend, or
@@ -109,9 +110,8 @@ TABLE = {
   },
 }
 
-# For 16 bits alone, as 'small' is. A product has 64 rows at least: by what
-# benchmarks/gpu_roofline.py predicts, of the sizes without spills but for those
-# of keys, where the others take longer.
+# For 16 bits alone. A product has 64 rows at least: by what
+# benchmarks/gpu_roofline.py predicts, of the sizes that spill few registers.
 TABLE['triton', 'hopper'] = TABLE['triton', 'default'] | {
   256: {
     'forward': _triton(128, 32, 8, 2),
@@ -123,7 +123,12 @@ TABLE['triton', 'hopper'] = TABLE['triton', 'default'] | {
 # What fits; nothing was timed on such a GPU.
 _DEFAULT = TABLE['triton', 'default']
 TABLE['triton', 'small'] = _DEFAULT | {
-  128: _DEFAULT[128] | {'backward_bias': _triton(64, 64, 8, 2)},
+  128: _DEFAULT[128]
+  | {
+    # Float32 heads of 32 would need up to 112 KiB by the other sizes.
+    'backward_keys': _triton(64, 64, 4, 2),
+    'backward_bias': _triton(64, 64, 8, 2),
+  },
   256: {
     'forward': _triton(64, 32, 8, 2),
     'backward_queries': _triton(64, 32, 8, 1),
@@ -146,11 +151,12 @@ def gpu_class(cuda: bool, capability: str | None, dtype: str) -> str:
   """
   if not cuda:
     return 'rocm'
-  if dtype == 'float32':
-    return 'default'  # its tiles are small enough for all
   if capability in SMALL:
     return 'small'
-  return 'hopper' if capability == '9.0' else 'default'
+  # Float32 takes the sizes of heads four times as wide, and is not multiplied
+  # from shared memory.
+  hopper = capability == '9.0' and dtype != 'float32'
+  return 'hopper' if hopper else 'default'
 
 
 def class_here(backend: str, dtype: str = 'bfloat16') -> str:

@@ -103,6 +103,48 @@ def test_a_jax_triton_that_cannot_be_imported_is_named(versions, monkeypatch):
   assert dispatch.choose('x', api.BACKENDS) is api.BACKENDS['xla'].run
 
 
+@pytest.mark.parametrize(
+  'capability, expected',
+  [('7.5', 'it needs a GPU of compute capability 8.0 or more, not 7.5'),
+   ('7.0', 'it needs a GPU of compute capability 8.0 or more, not 7.0'),
+   ('8.0', None), ('12.0', None), (None, None)],
+)  # fmt: skip
+def test_a_chip_too_old_is_named(versions, monkeypatch, capability, expected):
+  monkeypatch.setattr(dispatch, 'compute_capability', lambda: capability)
+  assert triton_call.why_not() == expected
+
+
+def test_the_default_device_is_asked(monkeypatch):
+  def device(kind, capability):
+    client = types.SimpleNamespace(platform_version='cuda 12')
+    return types.SimpleNamespace(
+      platform='gpu',
+      device_kind=kind,
+      compute_capability=capability,
+      client=client,
+    )
+
+  first, second = device('NVIDIA A100', '8.0'), device('NVIDIA L4', '8.9')
+  config = types.SimpleNamespace(jax_default_device=None)
+  fake = types.SimpleNamespace(
+    devices=lambda *_: [first, second], config=config
+  )
+  monkeypatch.setattr(dispatch, 'jax', fake)
+
+  def asked():
+    return (
+      dispatch.platform(),
+      dispatch.device_kind(),
+      dispatch.compute_capability(),
+    )
+
+  assert asked() == ('cuda', 'NVIDIA A100', '8.0')
+  config.jax_default_device = second
+  assert asked() == ('cuda', 'NVIDIA L4', '8.9')
+  config.jax_default_device = 'gpu'
+  assert asked() == ('cuda', 'NVIDIA A100', '8.0')
+
+
 @pytest.mark.parametrize('others', [(), ('one more, in JAX 0.12',)])
 def test_unread_kernels_are_dropped_whatever_jax_passes(others):
   equation = types.SimpleNamespace(invars=['a', 'b'], effects=set())
@@ -351,8 +393,8 @@ def test_block_sizes_follow_the_chip(monkeypatch, cuda, capability, expected):
   assert plan.constants.block_q == sizes['block_q']
   assert plan.constants.block_k == sizes['block_k']
   assert plan.warps == sizes['warps']
-  if cuda:
-    # Four times as wide: the sizes of float32 are the same everywhere.
+  if expected == 'hopper':
+    # Four times as wide, and without its own products: sizes of others.
     float32 = gpu_plan.launch(
       'backward_queries',
       spec,
