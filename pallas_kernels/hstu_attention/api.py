@@ -94,9 +94,10 @@ def hstu_attention(
 
   The formulas and what each token sees are at the top of this file. Wrong
   lengths raise an error where they are known, and make the output NaN under
-  jit, where they are not: a wrong number would be worse. A number in k or v
+  jit, where they are not: a wrong number would be worse. A number in q, k or v
   that is not finite may reach all tokens of its sequence, also those that do
-  not see it, and no other sequence.
+  not see it, and by `xla` no other sequence; by other implementations those
+  that share a block with it, on TPUs in the heads beside its own, too.
 
   With equal scores softmax averages what a token sees, here itself and the
   earlier tokens of a sequence of three; the fourth token is padding:

@@ -7,8 +7,8 @@ takes all lanes of the registers that hold the head, and zeros in one operand,
 where the other heads are, leave them out: the matrix unit contracts 128 lanes
 whatever the width, and a sum of several heads has each in lanes of its own.
 
-Where a head holds a number that is not finite, scores of its neighbours are not
-finite either: 0 * inf.
+Where a head holds a number that is not finite, outputs and gradients of its
+neighbours are not finite either: 0 * inf.
 """
 
 from typing import NamedTuple

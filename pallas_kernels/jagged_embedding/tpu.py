@@ -103,8 +103,10 @@ class Kernels:
     if not ids.shape[0]:
       return table, slots
     source, order = jnp.arange(ids.shape[0], dtype=jnp.int32), None
-    if tpu_walk.rows_of_unit(table.dtype) > 1:
-      # Wrong ids, which are not sorted, must not move a unit in two steps.
+    crowded = ids.shape[0] > table.shape[0]
+    if tpu_walk.rows_of_unit(table.dtype) > 1 or crowded:
+      # Wrong ids, which are not sorted, must not move a unit in two steps, nor
+      # be more units than there are.
       ids, source, _ = _sort(ids, None, None, table.shape[0])
       order = source
     return self._move(

@@ -180,7 +180,10 @@ def _keep_numbers(call, *arguments):
   *prefetched, inputs = arguments
   state = inputs['state']
   numbers = jax.tree.map(_keep_in_hbm, state.numbers)
-  return call(*prefetched, inputs | {'state': state._replace(numbers=numbers)})
+  made = call(*prefetched, inputs | {'state': state._replace(numbers=numbers)})
+  # As results of a program, the constraint would be at odds with arguments that
+  # are given away for them: libtpu refuses it.
+  return jax.lax.optimization_barrier(made)
 
 
 @jax.custom_batching.custom_vmap

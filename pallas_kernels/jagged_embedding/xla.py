@@ -124,6 +124,9 @@ def merge(ids, lengths, weights, grads, rows):
   size = min(count, rows)
   # Ids that are not rows come last; their group is of no interest.
   group = jnp.where(ids < rows, group, size)
+  if not grads.shape[0]:
+    # Without bags all ids are padding, which still reads a row.
+    grads = jnp.zeros((1, *grads.shape[1:]), grads.dtype)
   # One row for each id is written out here; the C++ backend avoids it.
   spread = grads.at[source[order]].get(mode='clip')
   return MergedRows(

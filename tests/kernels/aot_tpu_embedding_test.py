@@ -53,6 +53,15 @@ def test_updates(chip, dtype, name):
   check(chip, embedding.update(RULES[name], dtype, 128, SIZES))
 
 
+@pytest.mark.parametrize('name', ['row_adagrad', 'row_adam'])
+@pytest.mark.parametrize('dtype', DTYPES)
+@pytest.mark.parametrize('chip', aot_compile.CHIPS)
+def test_updates_of_whole_lines(chip, dtype, name):
+  # Nothing is put back after the kernel, whose results are the program's.
+  sizes = 1 << 21, *SIZES[1:]
+  check(chip, embedding.update(Rule(name), dtype, 128, sizes))
+
+
 @pytest.mark.parametrize('width', [256, 1024])
 @pytest.mark.parametrize('chip', aot_compile.CHIPS)
 def test_updates_of_wide_rows(chip, width):

@@ -111,3 +111,33 @@ def test_corrections(beta):
   found = tpu_updates.find_correction(log, jnp.float32(counts))
   expected = -1 / np.expm1(counts * log)
   np.testing.assert_allclose(found[:, 0], expected, rtol=2**-21)
+
+
+@pytest.mark.parametrize('implementation', ['interpret', 'xla'])
+def test_more_wrong_ids_than_rows(implementation):
+  # Neither sorted nor distinct: all rows they name become NaN, and no other.
+  table = jnp.ones((130, DIM))
+  ids = jnp.asarray([0, 1] * 70 + [5], jnp.int32)
+  new, _ = jax.jit(functools.partial(
+    api.update_rows, learning_rate=0.1, implementation=implementation
+  ))(table, slots(table, ONE), ids, jnp.ones((len(ids), DIM)))  # fmt: skip
+  wrong = np.flatnonzero(np.isnan(new).all(1))
+  np.testing.assert_array_equal(wrong, [0, 1, 5])
+  assert np.isnan(new).any(1).sum() == 3
+
+
+@pytest.mark.parametrize('implementation', ['interpret', 'xla', 'cpu'])
+def test_padding_without_bags_changes_nothing(implementation):
+  table = jnp.ones((130, DIM))
+  new, _ = jax.jit(functools.partial(
+    api.embedding_bag_backward_and_update,
+    learning_rate=0.1,
+    implementation=implementation,
+  ))(
+    table,
+    slots(table, ONE),
+    jnp.arange(3),
+    jnp.zeros(0, jnp.int32),
+    jnp.ones((0, DIM)),
+  )  # fmt: skip
+  np.testing.assert_array_equal(new, table)
