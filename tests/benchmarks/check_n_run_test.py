@@ -10,6 +10,7 @@ from benchmarks import check_n_run
 SVG = '{http://www.w3.org/2000/svg}'
 
 
+@pytest.mark.slow
 def test_smoke_measures_every_policy_and_draws(tmp_path, rows, capsys):
   check_n_run.main(['--smoke', '--results', str(tmp_path)])
   found = rows('check_n_run')

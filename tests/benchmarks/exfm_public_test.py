@@ -82,6 +82,7 @@ def test_windows_of_ratings_are_scored_before_they_are_learned(
     smoke('movie_lens')
 
 
+@pytest.mark.slow
 def test_smoke_of_the_search(tmp_path, runs, rows):
   command = ['--smoke', '--runs', str(runs), '--results', str(tmp_path)]
   exfm_public_search.main(command)

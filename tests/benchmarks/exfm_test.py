@@ -22,6 +22,7 @@ def test_doctests():
     assert doctest.testmod(module).failed == 0
 
 
+@pytest.mark.slow
 def test_smoke_measures_what_a_teacher_is_worth(tmp_path, runs, rows):
   command = ['--smoke', '--runs', str(runs), '--results', str(tmp_path)]
   exfm.main([*command, '--only', 'ladder/usual/dlrm', '--keep'])
@@ -56,6 +57,7 @@ def test_windows_are_scored_by_the_teacher_of_the_window_before(runs):
     assert (weight == (number > 0)).all()
 
 
+@pytest.mark.slow
 def test_smoke_of_the_cost_of_a_step(tmp_path, runs, rows):
   command = ['--smoke', '--runs', str(runs), '--results', str(tmp_path)]
   exfm_step.main(command)

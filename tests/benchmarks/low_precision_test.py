@@ -7,6 +7,7 @@ import pytest
 from benchmarks import low_precision
 
 
+@pytest.mark.slow
 def test_smoke_trains_casts_and_tunes(tmp_path, rows, monkeypatch):
   assert doctest.testmod(low_precision).failed == 0
   # The small form has numbers, and its first product is of them.

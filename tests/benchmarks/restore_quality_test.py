@@ -7,6 +7,7 @@ import pytest
 from benchmarks import restore_quality as bench
 
 
+@pytest.mark.slow
 def test_smoke_loses_nothing_at_32_bits(tmp_path, rows, monkeypatch, capsys):
   monkeypatch.setattr(bench, 'PLANS', ((32, 'exact'), (4, 'adaptive')))
   monkeypatch.setattr(bench, 'NUDGES', 1)

@@ -27,6 +27,7 @@ def test_doctests():
     assert doctest.testmod(module).failed == 0
 
 
+@pytest.mark.slow
 def test_smoke_of_a_stream_and_of_films(options, runs, rows, monkeypatch):
   only = ['interests/data', 'interests/def', 'movielens/latest/data']
   tbsm.main([*options, *only, 'interests/heads 2'])

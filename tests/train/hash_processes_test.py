@@ -3,6 +3,7 @@
 import json
 
 import jax
+import pytest
 
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import learn_hash
@@ -23,6 +24,7 @@ def learn(workdir, make_config):
   return printed
 
 
+@pytest.mark.slow
 def test_one_process_writes_for_all(tmp_path):
   own = [
     (tmp_path / 'once', learn_hash_test.make_config),
