@@ -237,11 +237,6 @@ def _batch():
 
 
 def _compile(bias, width, kernel, sizes):
-  launch = _plan(bias, width, kernel, sizes)
-  return launch, aot_compile_gpu.compile_launch(launch, 'sm_90', 'bfloat16')
-
-
-def _plan(bias, width, kernel, sizes):
   lengths, _, _ = _batch()
   tokens = int(lengths.sum())
   both = bias == 'both'
@@ -265,7 +260,8 @@ def _plan(bias, width, kernel, sizes):
     blocks.TABLE['triton', KIND] = {width: {kernel: entry}}
     kind = KIND
   spec = Spec(LONGEST, LONGEST, 'silu', 1.0, float(LONGEST), 0, None, 0, 0.0)
-  return gpu_plan.launch(kernel, spec, call, kind, True, '9.0')
+  launch = gpu_plan.launch(kernel, spec, call, kind, True, '9.0')
+  return launch, aot_compile_gpu.compile_launch(launch, 'sm_90', 'bfloat16')
 
 
 def _loops(compiled):

@@ -54,13 +54,19 @@ def why_not() -> str | None:
   for package in ('triton', 'jax_triton'):
     if importlib.util.find_spec(package) is None:
       return f'it needs the package {package}: {INSTALL}'
+  return _chip_too_old() or _too_old() or _not_importable()
+
+
+def _chip_too_old() -> str | None:
   capability = dispatch.compute_capability()
-  if dispatch.platform() == 'cuda' and capability is not None:
-    if _parse_numbers(capability) < LEAST_CAPABILITY:
-      return (
-        f'it needs a GPU of compute capability 8.0 or more, not {capability}'
-      )
-  return _too_old() or _not_importable()
+  if dispatch.platform() != 'cuda' or capability is None:
+    return None
+  if _parse_numbers(capability) >= LEAST_CAPABILITY:
+    return None
+  least = '.'.join(map(str, LEAST_CAPABILITY))
+  return (
+    f'it needs a GPU of compute capability {least} or more, not {capability}'
+  )
 
 
 @functools.cache

@@ -110,9 +110,10 @@ TABLE = {
   },
 }
 
+_DEFAULT = TABLE['triton', 'default']
 # For 16 bits alone. A product has 64 rows at least: by what
 # benchmarks/gpu_roofline.py predicts, of the sizes that spill few registers.
-TABLE['triton', 'hopper'] = TABLE['triton', 'default'] | {
+TABLE['triton', 'hopper'] = _DEFAULT | {
   256: {
     'forward': _triton(128, 32, 8, 2),
     'backward_queries': _triton(128, 32, 8, 2),
@@ -121,7 +122,6 @@ TABLE['triton', 'hopper'] = TABLE['triton', 'default'] | {
   }
 }
 # What fits; nothing was timed on such a GPU.
-_DEFAULT = TABLE['triton', 'default']
 TABLE['triton', 'small'] = _DEFAULT | {
   128: _DEFAULT[128]
   | {
@@ -129,8 +129,8 @@ TABLE['triton', 'small'] = _DEFAULT | {
     'backward_keys': _triton(64, 64, 4, 2),
     'backward_bias': _triton(64, 64, 8, 2),
   },
-  256: {
-    'forward': _triton(64, 32, 8, 2),
+  256: _DEFAULT[256]
+  | {
     'backward_queries': _triton(64, 32, 8, 1),
     'backward_keys': _triton(32, 32, 8, 2),
     'backward_bias': _triton(32, 32, 4, 2),
@@ -159,12 +159,12 @@ def gpu_class(cuda: bool, capability: str | None, dtype: str) -> str:
   return 'hopper' if hopper else 'default'
 
 
-def class_here(backend: str, dtype: str = 'bfloat16') -> str:
-  """The class of the default device, as `lookup` takes it."""
+def class_here(backend: str) -> str:
+  """The class of the default device, as `lookup` takes it, for bfloat16."""
   if backend != 'triton':
     return 'default'
   cuda = dispatch.platform() == 'cuda'
-  return gpu_class(cuda, dispatch.compute_capability(), dtype)
+  return gpu_class(cuda, dispatch.compute_capability(), 'bfloat16')
 
 
 def lookup(

@@ -8,6 +8,7 @@ import pytest
 import pallas_kernels
 from pallas_kernels import integers, manual_axes
 from pallas_kernels.hstu_attention import (
+  blocks,
   gpu_plan,
   masks,
   tpu_heads,
@@ -39,7 +40,16 @@ def test_a_function_names_its_arguments_and_what_it_returns(name):
 
 @pytest.mark.parametrize(
   'module',
-  [gpu_plan, integers, manual_axes, masks, tpu_heads, tpu_layout, tpu_pairs],
+  [
+    blocks,
+    gpu_plan,
+    integers,
+    manual_axes,
+    masks,
+    tpu_heads,
+    tpu_layout,
+    tpu_pairs,
+  ],
 )
 def test_the_examples_of_a_module(module):
   assert doctest.testmod(module).failed == 0
